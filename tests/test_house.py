@@ -17,7 +17,7 @@ from test_pages import SESSIONS
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "frozen", "arith", "polynomial", "notebook_display", "progress", "atomic_files", "solver_presence",
-     "version"),
+     "loss_terms", "version"),
     ("mesh",),
     ("placement",),
     ("strategy", "models"),

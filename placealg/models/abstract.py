@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from placealg.frozen import FrozenMap
 from placealg.models.build import graph
-from placealg.models.model import Model
+from placealg.models.model import Model, Statistic
 
 
 def abstract() -> Model:
@@ -43,11 +44,11 @@ def statistics() -> Model:
     of its own batch is not in the model: a loss in which tokens meet is no sum over tokens.
 
     >>> str(statistics().of_unit("layer")[1].elements), statistics().statistics
-    ('h', ('layer.running',))
+    ('h', {layer.running: Statistic(of='', merge='mean')})
     """
     g = graph(batch="b", element="Psi_unit", channel="h")
     x = g.repeat("layer", "L", g.data("data.input", "batch"))
     weight, running = g.parameter("layer.weight", "element"), g.parameter("layer.running", "channel")
     g.opaque("layer.out", x, weight, running, to="batch")
     g.sum("loss.sum", "layer.out")
-    return replace(Model.of_graph("statistics", g.build()), statistics=("layer.running",))
+    return replace(Model.of_graph("statistics", g.build()), statistics=FrozenMap({"layer.running": Statistic()}))

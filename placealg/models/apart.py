@@ -81,8 +81,11 @@ def layers_apart(model: Model, first: int = 0, every: int = 0) -> Model:
     rest = tuple(i for i in range(depth) if i not in numbers)
     where = {**model.where, AGAIN: numbers, DEPTH: rest} if DEPTH in model.where else dict(model.where)
     untrained = tuple(replace(p, unit=AGAIN, sites=(AGAIN,)) for p in model.untrained if p.unit == DEPTH)
-    return replace(made, losses=model.losses, statistics=model.statistics, untrained=(*untrained, *model.untrained),
-                   family=model.family, filled=model.filled, where=FrozenMap(where),
+    statistics = {new: replace(found, of=named.get(found.of, found.of)) for old, found in model.statistics.items()
+                  if (new := named.get(old))}
+    return replace(made, losses=model.losses, statistics=model.statistics.plus(statistics),
+                   untrained=(*untrained, *model.untrained), family=model.family, filled=model.filled,
+                   where=FrozenMap(where),
                    names=model.names.plus({new: model.names[old] for old, new in named.items() if old in model.names}))
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.graph import Graph, Op, Sparse, Tensor
+from placealg.models.graph import TAKEN_OF, Graph, Op, Sparse, Tensor
 from placealg.models.ops import Backprop, KeptValue
 
 GRAD = ".grad"
@@ -99,7 +99,7 @@ def terms(graph: Graph) -> tuple[Op, ...]:
 def _heard(graph: Graph) -> set[str]:
     """The tensors on which a loss depends by ops that pass a gradient."""
     read = {name for op in graph.ops for name in op.inputs} | {loop.first for loop in graph.loops}
-    heard = {op.output for op in graph.ops if op.output not in read}
+    heard = {op.output for op in graph.ops if op.output not in read and not op.attrs.get(TAKEN_OF)}
     for _ in range(len(graph.loops) + 1):
         for op in reversed(graph.ops):
             if op.row.differentiable and op.output in heard:

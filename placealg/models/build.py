@@ -12,7 +12,18 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, sparse_of, unit_of
+from placealg.models.graph import (
+    TAKEN_OF,
+    Graph,
+    Loop,
+    Op,
+    Tensor,
+    check_name,
+    check_op,
+    known,
+    sparse_of,
+    unit_of,
+)
 from placealg.models.ops import OPS
 from placealg.models.shapes import result_dims
 
@@ -134,6 +145,10 @@ class Builder:
     def sum(self, name: str, x: Tensor | str, to: Dims = "", region: str | None = None) -> Tensor:
         """The sum over every dim that `to` lacks."""
         return self._op(name, "sum", (x,), to=to, region=region)
+
+    def statistic(self, name: str, x: Tensor | str, to: Dims = "", region: str | None = None) -> Tensor:
+        """A sum of which the step takes the result, to move a parameter: no op reads it."""
+        return self._op(name, "sum", (x,), to=to, attrs={TAKEN_OF: "yes"}, region=region)
 
     def scale(self, name: str, x: Tensor | str, factor: str, region: str | None = None) -> Tensor:
         """The operand times a constant."""

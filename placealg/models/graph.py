@@ -32,6 +32,9 @@ TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "
          "activation")
 """What a step program works on beside tensors and gradients."""
 
+TAKEN_OF = "taken"
+"""The attribute of an op of which the step takes the result: no op reads it."""
+
 ENDS = ("first", "last")
 """What stages stand at the ends of a pipeline: no repeated unit is called so."""
 
@@ -381,6 +384,7 @@ def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:
 def _check_used(graph: Graph) -> None:
     used = {n for op in graph.ops for n in op.inputs} | {n for loop in graph.loops for n in (loop.first, loop.last)}
     used |= {o.output for o in graph.ops if o.kind == "sum" and not (o.unit == "loss" or graph.tensors[o.output].dims)}
+    used |= {o.output for o in graph.ops if o.attrs.get(TAKEN_OF)}
     for name, tensor in graph.tensors.items():
         if name not in used and [name] != [op.output for op in graph.ops[-1:]]:
             raise InputError(f"{tensor.kind} '{name}' is read by no op")

@@ -47,6 +47,18 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Statistic:
+    """What moves a parameter that no gradient reaches: how the batch's own statistic is taken, and merged over ranks.
+
+    `of` is the tensor of the op graph that holds it, for the tokens of a rank: "" is any function of what enters the
+    unit. `merge` is a `mean` over tokens, or the `sum` over them.
+    """
+
+    of: str = ""
+    merge: str = "mean"
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A part of the model that is gathered, used and freed together; `count` instances of it."""
 
@@ -65,8 +77,8 @@ class Model:
 
     In an `abstract` model the units need not be equal: all of them together hold Psi parameters, the largest holds
     Psi_unit. `losses` are the terms of the loss, each a sum over tokens of its own with a normaliser of its own; the
-    graph knows the first. `statistics` are those of the parameters that no gradient reaches: running statistics, of
-    which the batch's own is a mean over its tokens. `left_out` says in words what the network has and the model lacks.
+    graph knows the first. `statistics` are those of the parameters that no gradient reaches, such as running
+    statistics, with what moves each. `left_out` says in words what the network has and the model lacks.
     `untrained` are tensors among the parameters of a checkpoint that no gradient changes, with their names there. Of a
     model from a configuration, `family` is its `model_type`, `filled` what it was given for fields that the file
     leaves out, `where` the numbers of the layers of each repeated unit, `names` what parameters are called in a
@@ -82,7 +94,7 @@ class Model:
     graph: Graph = Graph()
     left_out: tuple[str, ...] = ()
     losses: tuple[str, ...] = ("loss",)
-    statistics: tuple[str, ...] = ()
+    statistics: FrozenMap[str, Statistic] = FrozenMap()
     untrained: tuple[Parameter, ...] = ()
     family: str = field(default="", compare=False)
     filled: tuple[str, ...] = field(default=(), compare=False)

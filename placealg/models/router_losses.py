@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from placealg.loss_terms import BALANCE, BOUND, TERMS
 from placealg.models.build import Builder
 from placealg.models.experts import BALANCING
 from placealg.models.graph import Graph, Op, Tensor
 from placealg.models.model import Model
-
-BALANCE, BOUND = "balance", "z"
-
-TERMS = (BALANCE, BOUND)
-"""The names of the terms, as strategies say them."""
 
 OF_A_SEQUENCE = "batch"
 """The dim of sequences, each of which has a load of its own."""

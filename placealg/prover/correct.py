@@ -40,6 +40,11 @@ def reference_weight(reference: Reference) -> Monomial:
     return ONE / Monomial.of(count_name({}))
 
 
+def group_weight(reference: Reference, group: Group) -> Monomial:
+    """The weight of one unit in what moves a group: in its gradient, or in a statistic, which may be a sum: 1."""
+    return ONE if group.merge == "sum" else reference_weight(reference)
+
+
 def equal_counts(reference: Reference) -> Weighting:
     """Weights under the hypothesis that every cell (rank of the data axes, microbatch) holds equally many tokens."""
     axes = (*reference.data_axes, MICROBATCH)
@@ -66,7 +71,7 @@ def weighted(value: Value, want: Monomial, weighting: Weighting) -> Bool:
 
 def gradient_integrity(update: Updated, reference: Reference, group: Group, weighting: Weighting) -> Bool:
     """The gradient that an update reads, and the one that the norm counted, are the reference's."""
-    want = reference_weight(reference)
+    want = group_weight(reference, group)
     value = update.gradient
     conditions = [defined(value), weighted(value, want, weighting)]
     conditions.append(counted_integrity(update.skip, reference, weighting))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
-from placealg.simulator import network, operate
+from placealg.simulator import network, operate, parameters
 from placealg.simulator.divisors import divided
 from placealg.simulator.machine import Machine, fraction
 from placealg.step.program import Event
@@ -33,6 +34,10 @@ def _look(m: Machine, e: Event) -> None:
 
 def _take(m: Machine, e: Event) -> None:
     """The statistic of the unit's instance, of what entered it on each rank."""
+    if m.reference.group(e.group).taken:
+        for rank in m.acting(e):
+            parameters.take(m, e, rank, partial(divided, m, e, rank))
+        return
     (op,) = m.space.graph.of_unit(m.reference.group(e.group).unit)
     for rank in m.acting(e):
         kept, weight = m.stores[rank].kept.get((op.output, m.instance)), fraction(divided(m, e, rank, Fraction(1)))

@@ -29,7 +29,8 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
     space = space_of(reference, setting)
     every = slots(space.reference, space.setting.layers)
     start = {slot: _initial(space, slot) for slot in every}
-    states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, start, ZERO, FIRST_STREAM)]
+    states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, ZERO, FIRST_STREAM,
+                    average={s: n for s, n in start.items() if space.reference.group(s[0]).averaged})]
     matrices = {g.name: list(by_matrix(space, g).values()) for g in space.reference.groups}
     for number in range(steps):
         found, losses = gradient(space, number, states[-1])
@@ -172,6 +173,11 @@ def _summed(space: Space, run: _ReferenceRun, slot: Slot) -> Numbers:
 
 def _taken(run: _ReferenceRun, slot: Slot, weight: Mapping[int, Fraction]) -> Numbers:
     """A statistic of one instance of its unit: of what entered, each token with its weight."""
-    (op,) = run.space.graph.of_unit(run.space.reference.group(slot[0]).unit)
+    space, group = run.space, run.space.reference.group(slot[0])
+    if group.taken:
+        dims = tuple(space.graph.tensors[group.parameters[0]].dims)
+        flat = run.values[group.taken, slot[1]].ordered(dims).numbers.reshape(-1)
+        return tuple(space.number(flat[part.numbers]) for part in space.parts(group))
+    (op,) = space.graph.of_unit(group.unit)
     entered = run.kept[op.output, slot[1]]["inputs"]
     return network.second_moments((x, weight[i]) for i, x in zip(entered.extent[BATCH], entered.numbers, strict=True))

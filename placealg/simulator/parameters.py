@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -94,6 +95,22 @@ def deposit(m: Machine, e: Event, rank: int, name: str, gradient: Box | None) ->
             table.pop(k, None)
         else:
             table[k] = m.garbage() if number is None or before is None else number + before
+
+
+def take(m: Machine, e: Event, rank: int, over: Callable[[Number], Number | None]) -> None:
+    """Set grad of a group to what a rank holds of the tensor that moves it, divided: garbage where nothing is held."""
+    group, table = m.reference.group(e.group), m.table(e.tiers[1], "grad", *m.slot(e))[rank]
+    name = group.parameters[0]
+    box = m.stores[rank].read((group.taken, m.instance), "")
+    found = _spread(m.space, name, box) if box is not None else None
+    for k, part in enumerate(m.space.parts(group)):
+        number = _contribution(m, rank, part, found)
+        if m.chosen(e, rank, k):
+            if number is None:
+                table.pop(k, None)
+            else:
+                made = over(number)
+                table[k] = m.garbage() if made is None else made
 
 
 def _spread(space: Space, name: str, gradient: Box) -> tuple[Array, Array]:

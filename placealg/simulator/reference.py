@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from placealg.frozen import FrozenMap
 from placealg.simulator import network
 from placealg.simulator.box import Box
 from placealg.simulator.field import Number, overflows, residues, squares
@@ -30,10 +31,10 @@ class State:
 
     weight: Mapping[Slot, Numbers]
     moments: Mapping[Slot, Numbers]
-    average: Mapping[Slot, Numbers]
     step: Fraction
     rng: Fraction
     losses: Box | None = None
+    average: Mapping[Slot, Numbers] = FrozenMap()
 
 
 def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
@@ -56,7 +57,7 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         looked = [g for slot, numbers in gradient.items() if slot[0] in at_risk(reference, setting) for g in numbers]
         among = sum(residues(g).size for g in looked)
         if any(overflows(g, among) for g in looked):
-            return replace(state, average=_averaged(reference, state, state.weight), rng=state.rng + 1, losses=losses)
+            return replace(state, average=_averaged(state, state.weight), rng=state.rng + 1, losses=losses)
     factor, trained = Fraction(1), {g.name for g in reference.trained}
     if reference.clip:
         factor = network.clip_factor(sum((squares(g) for (name, _), numbers in gradient.items() if name in trained
@@ -76,10 +77,9 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         results = [network.optimize(w, m, g, state.step, whole[k]) for k, (w, m, g) in enumerate(
             zip(state.weight[slot], state.moments[slot], clipped, strict=True))]
         weight[slot], moments[slot] = tuple(w for w, _ in results), tuple(m for _, m in results)
-    return State(weight, moments, _averaged(reference, state, weight), state.step + 1, state.rng + 1, losses)
+    return State(weight, moments, state.step + 1, state.rng + 1, losses, _averaged(state, weight))
 
 
-def _averaged(reference: Reference, before: State, weight: Mapping[Slot, Numbers]) -> Mapping[Slot, Numbers]:
-    """The averages that have taken in these weights; of a group that has none, what stood there."""
-    return {slot: tuple(map(network.average, old, weight[slot])) if reference.group(slot[0]).averaged else old
-            for slot, old in before.average.items()}
+def _averaged(before: State, weight: Mapping[Slot, Numbers]) -> Mapping[Slot, Numbers]:
+    """The averages that have taken in these weights."""
+    return {slot: tuple(map(network.average, old, weight[slot])) for slot, old in before.average.items()}

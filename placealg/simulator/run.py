@@ -16,7 +16,7 @@ from placealg.simulator.box import Box
 from placealg.simulator.execute import run
 from placealg.simulator.field import PRIME, Array, Number, Residues, in_floats, residues, told, unequal
 from placealg.simulator.machine import Deadlock, Machine, Table
-from placealg.simulator.reference import Slot, State
+from placealg.simulator.reference import Numbers, Slot, State
 from placealg.simulator.setting import Setting
 from placealg.simulator.space import OwnedElements, Space
 from placealg.step.lower import lowered
@@ -167,7 +167,8 @@ class Comparison:
         A wrong result that is read later shows there, too, and better.
         """
         after = self.states[machine.number + 1]
-        left = [(s, after.weight[s], ("master", "weight")) for s in machine.slots]
+        left: list[tuple[Slot, Numbers, tuple[str, ...]]] = [
+            (s, after.weight[s], ("master", "weight")) for s in machine.slots]
         left += [(s, after.average[s], ("average",)) for s in machine.slots if machine.reference.group(s[0]).averaged]
         for slot, wanted, values in left:
             for element in machine.entries(slot[0]) if self.left is None else ():

@@ -114,14 +114,16 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     if model.statistics and len(model.losses) > 1:
         raise InputError(f"model '{model.name}' has several losses and running statistics: it is not said of whose "
                          "tokens")
-    if model.statistics and strategy.loss()["divisor"] == "one":
+    means = any(s.merge == "mean" for s in model.statistics.values())
+    if means and strategy.loss()["divisor"] == "one":
         raise InputError(f"model '{model.name}' has running statistics, which are means: a loss that is a sum divides "
                          "by nothing")
     for p in model.parameters:
         if p.name in model.statistics and len(p.sites) > 1:
             raise InputError(f"statistic '{p.name}' of model '{model.name}' is used by {', '.join(p.sites)}: it is not "
                              "said of what enters which")
-    for told, said in (("several losses", len(model.losses) > 1), ("running statistics", model.statistics)):
+    untold = any(not s.of for s in model.statistics.values())
+    for told, said in (("several losses", len(model.losses) > 1), ("running statistics", untold)):
         if operations and said:
             raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")
     divisor, counted = strategy.loss_of_terms()
@@ -223,12 +225,12 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         for loss in model.losses:
             yield from _count(counting, "prepare", loss)
 
-    yield from _forward(strategy, model, plans, operations)
+    yield from _forward(strategy, model, plans, operations, data)
     if counting and MICROBATCH not in counting.counted:
         for loss in model.losses:
             yield from _count(counting, "forward", loss)
     for plan in plans:
-        yield from rules.take_statistic(plan, averaging) if plan.group.statistic else ()
+        yield from rules.take_statistic(plan, averaging) if plan.group.statistic and not plan.group.taken else ()
     yield from operations.forward("loss") if operations else ()
     for loss in model.losses:
         by = averaging.by
@@ -249,8 +251,9 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         if not plan.group.frozen:
             if not of_loss and MICROBATCH not in averaging.counted and not plan.group.statistic:
                 yield from rules.mean_of_microbatches(plan)
-            yield from rules.average_shares(plan, averaging)
-            yield from rules.reduce_once(plan, averaging)
+            merging = rules.merging(plan, averaging)
+            yield from rules.average_shares(plan, merging)
+            yield from rules.reduce_once(plan, merging)
 
     updated = tuple(p for p in plans if not p.group.frozen)
     counted = tuple(p for p in updated if not p.group.statistic)
@@ -310,7 +313,7 @@ def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:
 
 
 def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
-             operations: Operations | None) -> Iterator[Event]:
+             operations: Operations | None, data: tuple[str, ...]) -> Iterator[Event]:
     short = ("use",) if operations else ("use", LEAF)       # a unit that runs whole is one leaf
     for unit in model.units:
         if operations:
@@ -320,13 +323,24 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
             for lifetime in ("microbatch", *short):
                 yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime))
         if operations:
-            yield from _leaf_by_leaf(strategy, starting, model, "forward", operations.forward(unit.name))
+            events = _with_statistics(operations.forward(unit.name), starting, averaging_of(strategy, data))
+            yield from _leaf_by_leaf(strategy, starting, model, "forward", events)
         else:
             yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
                 "compute", "the unit runs on the rank's tokens of the microbatch"))
         for plan in starting:
             for lifetime in short:
                 yield from rules.free(plan, "forward", _living(strategy, plan, lifetime))
+
+
+def _with_statistics(events: Iterable[Event], plans: Iterable[Plan], averaging: Averaging) -> Iterator[Event]:
+    """The events of a unit's forward; behind the op that makes a statistic, it is taken and added to the step's."""
+    for event in events:
+        yield event
+        for plan in plans:
+            if event.verb == "compute" and event.tensor == plan.group.taken != "":
+                yield from rules.take_statistic(plan, averaging)
+                yield from rules.reduce_microbatch(plan, rules.merging(plan, averaging), "forward")
 
 
 def _of_terms(events: Iterable[Event], model: Model, by: Monomial) -> Iterator[Event]:
@@ -383,10 +397,11 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
             for lifetime in (*short, "microbatch") if used else ("microbatch",):
                 yield from rules.free(plan, "backward", _living(strategy, plan, lifetime))
         for plan in ending:
-            yield from rules.reduce_microbatch(plan, averaging) if not plan.group.frozen and not apart else ()
+            if not plan.group.frozen and not plan.group.taken and not apart:
+                yield from rules.reduce_microbatch(plan, averaging)
         if operations:
             yield from operations.leaving(unit.name)
     for unit in reversed(model.units) if apart else ():
         yield from operations.weights(unit.name) if operations else ()
-        for plan in (p for p in plans if p.group.sites[0] == unit.name and not p.group.frozen):
+        for plan in (p for p in plans if p.group.sites[0] == unit.name and not p.group.frozen and not p.group.taken):
             yield from rules.reduce_microbatch(plan, averaging, WEIGHTS)

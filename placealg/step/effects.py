@@ -34,7 +34,7 @@ class Access(Enum):
     STATES = "master copy and moments of the group"
     SUMMED = "the group's accumulated gradient"
     STEP = "the step counter"
-    ENTERED = "what entered the group's unit"
+    ENTERED = "what entered the group's unit, or the tensor that is taken of it"
     RUN = "what a whole unit reads: weights, the stream, what entered it; in backward what it kept, and gradients"
     RAN = "what a whole unit makes: its output; in backward the gradient of what entered it, and of its weights"
     FINAL = "what the loss sums"

@@ -264,10 +264,11 @@ class Group:
     values in `whole_reads`: the element (elementwise) or its matrix. `types` are element sizes in bytes that differ
     from the strategy's. `split` are the axes along which its parameters are split by their own dims: there a rank
     holds, uses and updates only its own elements. `rows` are the dims, and their sizes, that make up the first one of
-    each parameter in memory. No gradient reaches a `statistic`: its `grad` is the mean over tokens that forward takes,
-    and is neither clipped nor counted. A `frozen` group has weights only: no gradient, no optimizer state, and the same
-    values after a step as before. The axes `stacked` split a stack of matrices, such as those of experts, and no
-    matrix. Of an `averaged` group an average of the weights is carried from step to step.
+    each parameter in memory. No gradient reaches a `statistic`: its `grad` is what forward takes of the
+    rank's tokens, the tensor `taken` or ("") a function of what entered the unit, and is neither clipped nor counted;
+    `merge` says what it is over all tokens: their mean, or the sum. A `frozen` group has weights only: no gradient, no
+    optimizer state, and the same values after a step as before. The axes `stacked` split a stack of matrices, such as
+    those of experts, and no matrix. Of an `averaged` group an average of the weights is carried from step to step.
     """
 
     name: str
@@ -286,6 +287,8 @@ class Group:
     frozen: bool = False
     stacked: tuple[str, ...] = ()
     averaged: bool = False
+    taken: str = ""
+    merge: str = "mean"
 
 
 @dataclass(frozen=True, slots=True)

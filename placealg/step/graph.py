@@ -63,7 +63,8 @@ def _step(_event: Event, _reference: Reference) -> Iterator[Storage]:
 
 
 def _entered(event: Event, reference: Reference) -> Iterator[Storage]:
-    yield reference.group(event.group).unit, "activation", "device"
+    group = reference.group(event.group)
+    yield ("", group.taken, "device") if group.taken else (group.unit, "activation", "device")
 
 
 def _final(event: Event, reference: Reference) -> Iterator[Storage]:

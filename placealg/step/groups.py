@@ -117,6 +117,9 @@ Split = Mapping[str, Mapping[str, str]]
 
 _NOTHING: FrozenMap[str, Any] = FrozenMap()
 
+_BUFFER: FrozenMap[str, str] = FrozenMap({"w": "4", "g": "4", "wire": "4", "o": "4"})
+"""The bytes of an element of a state that is no parameter: its two copies and what is summed for it are fp32."""
+
 LEAF = "leaf"
 """The lifetime of a copy that is gathered for the ops of one leaf module."""
 
@@ -166,17 +169,21 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         for name, parameters in named:
             rule = _rule_of(strategy, parameters[0])
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
-            statistic = parameters[0].name in model.statistics
-            if statistic or _frozen(model, parameters[0]):
+            found = model.statistics.get(parameters[0].name)
+            statistic, types = found is not None, rule.types if rule else FrozenMap()
+            if found and found.of:
+                optimizer, locality, reads, types = "load", "matrix", ("grad_sum",), _BUFFER.plus(types)
+            elif statistic or _frozen(model, parameters[0]):
                 optimizer, locality, reads = "running" if statistic else NONE, "elementwise", ()
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
-                        rule.types if rule else FrozenMap(), tuple(split.get(parameters[0].name, ())),
+                        types, tuple(split.get(parameters[0].name, ())),
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
                         statistic, _frozen(model, parameters[0]),
                         _stacked(optimizer, rule, parameters[0], split.get(parameters[0].name, {})),
                         strategy.option("optimizer", "average") != "none" and not statistic
-                        and not _frozen(model, parameters[0])), rule
+                        and not _frozen(model, parameters[0]), found.of if found else "",
+                        found.merge if found else "mean"), rule
 
 
 def leaf_of(parameter: str) -> str:
@@ -189,7 +196,8 @@ def leaf_of(parameter: str) -> str:
 
 
 def _frozen(model: Model, parameter: Parameter) -> bool:
-    return parameter.name in model.graph.tensors and model.graph.tensors[parameter.name].frozen
+    found = model.graph.tensors.get(parameter.name)
+    return found is not None and found.frozen and parameter.name not in model.statistics
 
 
 def _rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:
@@ -234,6 +242,9 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
 
     axes = tuple(a for a in strategy.mesh.names if a not in group.split)
     parameters, optimizer, gradients = state("parameters"), state("optimizer"), state("gradients")
+    if group.taken:
+        parameters, optimizer, gradients = (rule.states.get(s, StatePlacement()) if rule else StatePlacement()
+                                            for s in ("parameters", "optimizer", "gradients"))
     tiers = {name: strategy.offload_tier(name) if placement.offloaded else "device"
              for name, placement in (("parameters", parameters), ("optimizer", optimizer))}
     said = {**strategy.tables.get("types", _NOTHING), **group.types}

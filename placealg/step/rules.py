@@ -157,8 +157,17 @@ def free(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
             "gather_for_use", f"S*: the gathered copy ends with its {living.lifetime}; the shard stays"))
 
 
+def merging(plan: Plan, averaging: Averaging) -> Averaging:
+    """How the parts of a group's gradient become the whole: as the loss's, but of a statistic that is a sum a sum."""
+    return averaging if plan.group.merge == "mean" else Averaging("one", averaging.data, averaging.data)
+
+
 def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
     """Forward takes a mean over the rank's tokens; the step's statistic is a mean of these, like the loss."""
+    if plan.group.taken:
+        yield Event("forward", "compute", "grad", plan.group.name, rule=Rule(
+            "statistic", f"{plan.group.taken} of the rank's tokens moves {plan.group.name}, which no gradient reaches"))
+        return
     by = Monomial.of(averaging.divisor)
     yield Event("forward", "compute", "grad", plan.group.name, divisor=by if MICROBATCH in averaging.counted
                 else by * Monomial.of("m"), rule=Rule(

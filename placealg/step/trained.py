@@ -5,13 +5,14 @@ from __future__ import annotations
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.loss_terms import TERMS
 from placealg.models.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
 from placealg.models.alone import alone_problem, standing_alone
 from placealg.models.apart import layers_apart, layers_problem
 from placealg.models.backward import terms
 from placealg.models.model import Model
+from placealg.models.router_bias import with_router_bias
 from placealg.models.router_losses import routers, with_router_losses
-from placealg.strategy.options import TERMS
 from placealg.strategy.spec import Strategy, matches
 from placealg.strategy.validation import Problem
 
@@ -28,6 +29,8 @@ def trained(strategy: Strategy, model: Model) -> Model:
     if any(trained_problems(strategy, model)):
         return model
     model = with_router_losses(model, strategy.option("loss", "terms"))
+    if strategy.option("optimizer", "router_bias"):
+        model = with_router_bias(model)
     patterns = strategy.option("adapters", "match")
     if patterns:
         also = strategy.option("adapters", "train")
@@ -51,6 +54,9 @@ def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
     if wanted and own:
         return [(("loss", "terms"), InputError(f"[loss] terms: {model.name} has terms of its own, "
                                                f"'{own[0].output}'; leave them out"))]
+    if strategy.option("optimizer", "router_bias") and not routers(model.graph):
+        return [(("optimizer", "router_bias"), InputError(f"[optimizer] router_bias: {model.name} has no router, which "
+                                                          "alone has such a bias: say --model mixtral-8x7b"))]
     for key in ("term_divisor", "term_axes"):
         if key in said and not wanted and not own:
             return [(("loss", key), InputError(f"[loss] {key}: nothing says which terms; say terms", valid=TERMS))]

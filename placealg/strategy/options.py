@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.loss_terms import TERMS
 from placealg.placement import MEMORY_TIERS, MODES, STATES
 from placealg.strategy.precision import PRESET, precisions
 
@@ -64,9 +65,6 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 }
 """Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
 
-TERMS = ("balance", "z")
-"""The terms of the loss that routers may have beside that of the tokens."""
-
 RANK = "adapter_rank"
 """The symbol of the rank of adapters."""
 
@@ -77,7 +75,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
                  "pipeline": "1f1b", "chunks": 1, "stages": (), "alone": ()},
     "parameters": {"tier": "device"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device",
-                  "average": "none"},
+                  "average": "none", "router_bias": False},
     "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": ()},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
@@ -140,7 +138,8 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
                   "clip": Key("choice", ("global_norm", "none")),
                   "norm": Key("choice", ("all_axes", "split_axes")), "skip": Key("choice", ("overflow", "none")),
-                  "tier": Key("choice", MEMORY_TIERS), "average": Key("choice", AVERAGES)},
+                  "tier": Key("choice", MEMORY_TIERS), "average": Key("choice", AVERAGES),
+                  "router_bias": Key("flag")},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count", "one")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean", "sum")),
@@ -167,7 +166,8 @@ TABLES: Mapping[str, str] = {
                 "over microbatches is taken, a pipeline's order and stages, which of its ends have no layer",
     "parameters": "the tier on which parameters rest",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
-                 "skipped, the tier of its state, as which state an average of the weights rests",
+                 "skipped, the tier of its state, as which state an average of the weights rests, and "
+                 "whether routers have a bias that the load of their experts moves",
     "loss": "how the local sum of the loss is divided, and what that assumes; further terms of the loss that routers "
             "have, and how theirs is",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "

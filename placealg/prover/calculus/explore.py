@@ -25,6 +25,7 @@ from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import CARRIED
 
 OUTSIDE = Iteration("", False)
+GRADIENTS = ("grad", "grad_sum")
 AGAIN = "middle, again"
 """The position of reads that only a second consecutive middle microbatch makes: they need an m that is one larger."""
 
@@ -224,7 +225,8 @@ def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) ->
         _before_weights(between, machine, own[-1] if own else behind[0])
     _run(machine, behind[len(own):], iteration)
     if machine.reference.pipeline is not None and body:
-        changes = _apart(start, between, machine, body[-1], iteration)
+        alone = not any(e.group == machine.group.name and e.value in GRADIENTS for e in behind)
+        changes = _apart(start, between, machine, body[-1], iteration, alone and bool(machine.group.taken))
         _in_turn(start, between, behind)
     if iteration.many:
         leave(machine, body[-1])
@@ -237,8 +239,10 @@ def _run(machine: Machine, events: tuple[Event, ...], iteration: Iteration) -> N
             transfer.execute(machine, event, iteration)
 
 
-def _apart(start: Machine, between: Machine, end: Machine, event: Event, iteration: Iteration) -> bool:
+def _apart(start: Machine, between: Machine, end: Machine, event: Event, iteration: Iteration, alone: bool) -> bool:
     """Raise NoRule if a forward changes a gradient, or a backward a count; whether copies of states change.
+
+    With `alone` no backward has to do with what forwards add up: they do it one after the other.
 
     In a pipeline, forwards of later microbatches run between a forward and its backward. That makes no difference to
     states if, after the first forward and before the last backward, no copy of one changes.
@@ -246,7 +250,7 @@ def _apart(start: Machine, between: Machine, end: Machine, event: Event, iterati
     changed: list[tuple[str, str]] = []
     if between.count != end.count and iteration.position not in ("last", "only"):
         changed.append(("count", ""))
-    changed += [k for k in {*start.values, *between.values} if start.value(*k) != between.value(*k)]
+    changed += [k for k in {*start.values, *between.values} if start.value(*k) != between.value(*k) and not alone]
     if changed:
         raise NoRule(event.path, "microbatches overlap in a pipeline, and each changes "
                      f"{', '.join(v for v, _ in sorted(changed))} of {end.group.name}")

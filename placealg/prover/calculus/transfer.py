@@ -13,7 +13,7 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen, stands_at
+from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen
 from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.parameter_uses import operate
@@ -29,7 +29,7 @@ from placealg.prover.calculus.places import (
     pairs,
     tokens,
 )
-from placealg.prover.calculus.positions import UNIT, Pairs, Position, of_any, owner, rank
+from placealg.prover.calculus.positions import Pairs, Position, of_any, owner, rank
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Guards, Leaf, Version
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.stages import ends, tied
@@ -202,10 +202,10 @@ def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
 
 def _take(machine: Machine, event: Event, iteration: Iteration, flows: Flows) -> None:
     """Set grad to a statistic of the rank's tokens in its unit; garbage if the unit's forward did not run on them."""
-    ready, by = flows.at(iteration.position).taken.get(event.path), divisor(machine, event, iteration)
-    terms = (Term(ONE / by, FrozenMap({a: UNIT for a in machine.reference.data_axes})),) if by else ()
-    sides = stands_at(ready or ())
-    new = Value(terms if iteration.active else (), machine.owners, sides, garbage=by is None or ready is None)
+    held, by = flows.at(iteration.position).taken.get(event.path, ()), divisor(machine, event, iteration)
+    new = held[min(machine.site.part, len(held) - 1)] if held else Value(garbage=True)
+    new = new.masked(machine.owners).scaled(ONE / by) if by else replace(new, garbage=True)
+    new = new if iteration.active else replace(new, terms=())
     _set_value(machine, (event.value, event.tiers[1]), new, event)
 
 

@@ -22,7 +22,7 @@ from placealg.prover.obligations import Failure
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.stages import ends, tied
-from placealg.step.program import Reference
+from placealg.step.program import Group, Reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
     case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
                 failure.cases[0] if failure.cases else None)
     if failure.update and not place.held(failure.update.gradient):
-        place = place.where_wrong(failure.update.gradient, correct.reference_weight(reference),
+        place = place.where_wrong(failure.update.gradient, correct.group_weight(reference, candidate.group),
                                   correct.equal_counts(reference))
-    elif failure.update and failure.obligation in WEIGHED and _fault(failure.update, reference, own=False) is None:
+    elif failure.update and failure.obligation in WEIGHED and (
+            _fault(failure.update, reference, candidate.group, own=False) is None):
         place = place.where_absent(failure.update.gradient)
     has, want, ratio, explanation = _told(candidate, reference, place)
     device = {a: place.coordinate(a, DEVICE) for a in axes}
@@ -139,7 +140,7 @@ def _microbatch(case: Case | None, microbatches: int) -> int:
 def _told(candidate: Candidate, reference: Reference, place: ModelPlaces) -> tuple[str, str, str | None, str]:
     failure = candidate.failure
     if failure.obligation in WEIGHED and failure.update:
-        return _weights(failure.update, candidate.siblings, reference, place, failure.obligation == "normalizer")
+        return _weights(failure.update, candidate, reference, place, failure.obligation == "normalizer")
     if failure.obligation == "update" and failure.update:
         return _transforms(failure.update, reference, place)
     if failure.obligation == "forward" and failure.held:
@@ -190,9 +191,9 @@ def _copy(read: Read, place: ModelPlaces, says: str) -> tuple[str, str, str | No
     return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}{of}"
 
 
-def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Reference, place: ModelPlaces,
+def _weights(update: Updated, candidate: Candidate, reference: Reference, place: ModelPlaces,
              own: bool) -> tuple[str, str, str | None, str]:
-    want = correct.reference_weight(reference)
+    want = correct.group_weight(reference, candidate.group)
     weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
     value, at = update.gradient, update.event
     if not place.held(value):
@@ -201,20 +202,20 @@ def _weights(update: Updated, siblings: Mapping[str, Updated], reference: Refere
     if not place.defined(value):
         return ("undefined: garbage, or a foreign element's bytes", tell(weighting(want)), None,
                 f"{at} reads a gradient some of whose contributions are undefined")
-    fault = _fault(update, reference, own)
+    fault = _fault(update, reference, candidate.group, own)
     if fault is not None:
         terms, what = fault.counted.terms, "flag" if fault is update.skip else "norm"
         return got(terms, weighting), tell(weighting(want)), mass(terms, want, reference, place), (
             f"{at}: the {what} was taken of a gradient that is not the reference's")
     explanation = ("reads a weight that depends on how the tokens are distributed" if own else
                    "reads a gradient whose contributions are not each counted once at the reference's scale")
-    share = _mass_of_class(update, siblings, want, reference, place)
+    share = _mass_of_class(update, candidate.siblings, want, reference, place)
     return got(value.terms, weighting), tell(weighting(want)), share, f"{at} {explanation}"
 
 
-def _fault(update: Updated, reference: Reference, own: bool) -> Slot | None:
+def _fault(update: Updated, reference: Reference, group: Group, own: bool) -> Slot | None:
     """The flag or norm that was taken from a wrong gradient, if the update itself reads a right one; else None."""
-    want = correct.reference_weight(reference)
+    want = correct.group_weight(reference, group)
     weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
     if not right(update.gradient.terms, want, weighting):
         return None

@@ -74,14 +74,14 @@ class Flow:
     """The findings of one microbatch: demands, contributions to parameters, the split of each loss, what stays open.
 
     `masks` says for every event of an op, by its path, where its results were held, in any instance of its unit.
-    `taken` says for every event that takes a statistic where the statistic's input is defined; None if it is not held.
+    `taken` says for every event that takes a statistic how often each rank counts a token in it; () if nothing is held.
     """
 
     demands: list[Demand] = field(default_factory=list)
     parts: dict[str, dict[tuple[str, str], GradientPart]] = field(default_factory=dict)
     masks: dict[str, Pairs] = field(default_factory=dict)
     loss: dict[str, Pairs] = field(default_factory=dict)
-    taken: dict[str, Pairs | None] = field(default_factory=dict)
+    taken: dict[str, Sum] = field(default_factory=dict)
     open: list[Demand] = field(default_factory=list)
 
     @property

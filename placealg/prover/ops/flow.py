@@ -241,6 +241,8 @@ class _Follower:
             self.give_up(event, f"acts on {event.value}, of which there is one for each instance of a repeated unit")
         if event.value == "loss":
             self.loss(event)
+        elif event.value == "grad" and event.verb == "compute":
+            self.operators.take(event)
         elif event.on_tensor and event.verb == "compute":
             self.operators.compute(event)
         elif event.on_tensor and event.verb == "assign":

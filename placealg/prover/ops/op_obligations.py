@@ -130,7 +130,7 @@ def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
     losses = step.reference.losses[:1] if group.statistic else step.reference.losses
     for loss, parameter in product(losses, group.parameters):
         for op in graph.consumers(parameter):
-            uses = range(len(op.inputs)) if group.frozen else differentiated(graph, op)
+            uses = range(len(op.inputs)) if group.frozen or group.taken else differentiated(graph, op)
             for use in (f"{op.output}/{k}" for k in uses if op.inputs[k] == parameter):
                 for part in range(_classes(step, flows, parameter, use)):
                     site = Site(use, parameter, part, loss)
@@ -141,7 +141,9 @@ def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
 def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
     parts = [p for position in POSITIONS for e in step.phase("backward", WEIGHTS)
              for p in flows.at(position).of(e.path, parameter) if p.use == use]
-    return max((len(p.held) for p in parts), default=1)
+    taken = [len(held) for position in POSITIONS for path, held in flows.at(position).taken.items()
+             if parameter in step.reference.group(step.event(path).group).parameters]
+    return max((*(len(p.held) for p in parts), *taken), default=1)
 
 
 def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object:

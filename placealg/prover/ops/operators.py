@@ -60,6 +60,16 @@ class Operators:
             self.tensors.made[op.output, ""] = result = self.apply(event, op, labels)
             self.flow.masks[event.path] = self.flow.masks.get(event.path, frozenset()) | paths.mask_of(result)
 
+    def take(self, event: Event) -> None:
+        """Take a statistic for the group that it moves: its tensor, a sum that need not be complete."""
+        group = self.reference.group(event.group)
+        op = self.graph.producer(group.taken)
+        assert op is not None
+        split: Mapping[str, str] = self.reference.split_dims.get(group.parameters[0], FrozenMap())
+        stage, held = self.stages.at(op.unit), self.stages.here(op.unit, self.tensors.read(group.taken))
+        mine = paths.each(held, lambda v: paths.owned(v, split, stage))
+        self.flow.taken[event.path] = paths.distinct((*self.flow.taken.get(event.path, ()), *mine)) if mine else ()
+
     def apply(self, event: Event, op: Op, labels: list[str]) -> Sum:
         """The result of an op, by its family."""
         operands = [self.stages.here(op.unit, self.tensors.read(n, label))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, unit_of
 from placealg.prover.calculus.contribution import Term, Value, stands_at
@@ -67,7 +67,9 @@ class _Units:
             self.loss(event)
         elif event.value == "grad" and event.verb == "compute":
             (op,) = self.graph.of_unit(self.reference.group(event.group).unit)
-            self.flow.taken[event.path] = self.made.get(op.output)
+            ready = self.made.get(op.output)
+            terms = (Term(ONE, FrozenMap({a: UNIT for a in self.reference.data_axes})),)
+            self.flow.taken[event.path] = () if ready is None else (Value(terms, sides=stands_at(ready)),)
         elif event.on_tensor and event.verb == "assign":
             self.assign(event)
         elif event.on_tensor and event.verb == "compute":

@@ -193,10 +193,14 @@ def _put(row: Row, rank: Place, held: Any) -> None:
 
 
 def _copy(table: Table, event: Event) -> None:
-    """Weights and master weights are the same numbers, moments are others; an initial value is current in init."""
+    """Weights and master weights are the same numbers, moments are others, and so is an average when init is over.
+
+    An initial value is current in init.
+    """
     read, written = event.tiers
     source, target = table.held.get((event.origin, read), {}), table.row(event.value, written)
-    alike = (event.origin == "moments") == (event.value == "moments")
+    weights = ("weight", "master", "average") if event.phase == "init" else ("weight", "master")
+    alike = event.origin == event.value or {event.origin, event.value} <= {*weights}
     begun = CURRENT if event.phase == "init" else GARBAGE
     for rank in table.selected(event):
         if event.origin:
@@ -317,7 +321,14 @@ def _clip(table: Table, event: Event) -> None:
 
 
 def _update(table: Table, event: Event) -> None:
-    """The gradient is taken to be right."""
+    """The gradient is taken to be right. An average takes in weights that are new."""
+    if event.value == "average":
+        average, taken = table.row("average", event.tier), table.held.get((event.origin, event.tier), {})
+        for rank in table.selected(event):
+            if rank in average:
+                right = average[rank] == CURRENT and taken.get(rank) == NEXT and event.origin in ("weight", "master")
+                average[rank] = NEXT if right else GARBAGE
+        return
     master, moments = (table.row(value, event.tier) for value in ("master", "moments"))
     for rank in table.selected(event):
         if rank in master:

@@ -16,7 +16,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.adapters import frozen
 from placealg.models.build import graph
 from placealg.models.config import resolve_model
-from placealg.models.model import Model, Parameter, Unit
+from placealg.models.model import Model, Parameter, Statistic, Unit
 from placealg.prover.calculus.machine import Site
 from placealg.prover.examine import examine
 from placealg.prover.ops.flow import Flows
@@ -152,7 +152,8 @@ def test_a_statistic_is_of_the_first_unit_that_reads_it_whose_forward_counts() -
     element = FrozenMap({"element": resolve_model("abstract").parameters[0].elements})
     parameters = Parameter("a.weight", "a", element, ("a",)), Parameter("a.running", "a", element, ("b",))
     with pytest.raises(InputError, match="belongs to unit 'a', and unit 'b' uses it first"):
-        derive(parse_strategy("dp"), Model("two", (Unit("a"), Unit("b")), parameters, statistics=("a.running",)))
+        derive(parse_strategy("dp"), Model("two", (Unit("a"), Unit("b")), parameters,
+                                              statistics=FrozenMap({"a.running": Statistic()})))
 
 
 def test_whether_a_unit_sets_a_gradient_or_adds_to_it_counts() -> None:

@@ -12,7 +12,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.abstract import abstract, statistics
-from placealg.models.model import Model, Parameter, Unit
+from placealg.models.model import Model, Parameter, Statistic, Unit
 from placealg.step.event import Clause, Group
 from placealg.step.groups import Plan, group_parameters, owners
 from placealg.strategy.spec import Strategy, overlay, strategy_on
@@ -110,7 +110,7 @@ def test_what_sets_parameters_apart(apart: str) -> None:
         case "summed":
             summed = {"layer.a": ("x",), "layer.b": ("x", "y")}
         case "statistic":
-            two = replace(two, statistics=("layer.b",))
+            two = replace(two, statistics=FrozenMap({"layer.b": Statistic()}))
         case "rule":
             strategy = mine(groups={"b": {"match": "layer.b", "types": {"w": 4}}})
     assert names(group_parameters(strategy, two, summed, split)) == {"layer.weight": ("layer.a",),

@@ -14,7 +14,7 @@ from placealg.mesh import Axis, Mesh
 from placealg.models.abstract import abstract, statistics, two_losses
 from placealg.models.build import graph
 from placealg.models.graph import Graph
-from placealg.models.model import Model
+from placealg.models.model import Model, Statistic
 from placealg.models.transformer import mlp, moe
 from placealg.step.derive import averaging_of, derive, operations_of, reference_of, strategy_types
 from placealg.step.groups import group_parameters
@@ -159,16 +159,18 @@ def test_two_losses_and_statistics_do_not_go_together() -> None:
 
 def test_a_statistic_belongs_to_one_unit() -> None:
     """Of what enters two units there are two statistics: the single device's step would not be said."""
-    model = replace(two_units(tied=True), statistics=("embedding.weight",))
+    model = replace(two_units(tied=True), statistics=FrozenMap({"embedding.weight": Statistic()}))
     with pytest.raises(InputError) as error:
         on(model, {"dp": ["batch"]})
     assert str(error.value) == ("statistic 'embedding.weight' of model 'two units' is used by embedding, head: it is "
                                 "not said of what enters which")
-    assert on(replace(model, statistics=("layer.weight",)), {"dp": ["batch"]}).reference.group("layer.weight").statistic
+    other = replace(model, statistics=FrozenMap({"layer.weight": Statistic()}))
+    assert on(other, {"dp": ["batch"]}).reference.group("layer.weight").statistic
 
 
 @pytest.mark.parametrize(("changes", "told"), [
-    ({"losses": ("loss", "ahead")}, "several losses"), ({"statistics": ("head.weight",)}, "running statistics")])
+    ({"losses": ("loss", "ahead")}, "several losses"),
+    ({"statistics": FrozenMap({"head.weight": Statistic()})}, "running statistics")])
 def test_an_op_graph_knows_one_loss_and_no_statistics(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError) as error:
         on(replace(mlp(), **changes), {"dp": ["batch"]})

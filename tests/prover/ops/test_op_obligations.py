@@ -15,7 +15,7 @@ from test_parameter_uses import Known
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.models.abstract import abstract, statistics, two_losses
-from placealg.models.model import Model, Parameter, Unit
+from placealg.models.model import Model, Parameter, Statistic, Unit
 from placealg.prover.calculus.contribution import Term, Value, equality
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.microbatches import CASES
@@ -548,7 +548,8 @@ def test_counting_flags_and_statistics_disturb_no_order() -> None:
     assert {e.value for e in counted.events if e.verb == "compute"} >= {"count", "skip", "loss"}
     assert of_group(counted, B) == of_group(counted, C)
     running = derive(parse_strategy("zero1"), replace(FOUR, parameters=(*FOUR.parameters, Parameter(
-        "a.running", "a", FrozenMap({"embed": Monomial.of("h")}), ("a",))), statistics=("a.running",)))
+        "a.running", "a", FrozenMap({"embed": Monomial.of("h")}), ("a",))),
+        statistics=FrozenMap({"a.running": Statistic()})))
     assert any(e.verb == "compute" and e.value == "grad" for e in running.events)
     assert of_group(running, B) == of_group(running, C), "other units say nothing"
     running = derive(parse_strategy("zero1"), statistics())

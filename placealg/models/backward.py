@@ -9,8 +9,8 @@ from functools import lru_cache
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.graph import TAKEN_OF, Graph, Op, Sparse, Tensor
-from placealg.models.ops import Backprop, KeptValue
+from placealg.models.graph import Graph, Op, Sparse, Tensor
+from placealg.models.ops import TAKEN_OF, Backprop, KeptValue
 
 GRAD = ".grad"
 """The gradient of a tensor is called after it, with this ending."""

@@ -13,7 +13,6 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.graph import (
-    TAKEN_OF,
     Graph,
     Loop,
     Op,
@@ -24,7 +23,7 @@ from placealg.models.graph import (
     sparse_of,
     unit_of,
 )
-from placealg.models.ops import OPS
+from placealg.models.ops import OPS, TAKEN_OF
 from placealg.models.shapes import result_dims
 
 Size = str | int | Monomial

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.ops import OPS, OpKind
+from placealg.models.ops import OPS, TAKEN_OF, OpKind
 from placealg.models.shapes import check_dims
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ Sparse = FrozenMap[str, str]
 TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip", "step", "rng", "count", "loss",
          "activation")
 """What a step program works on beside tensors and gradients."""
-
-TAKEN_OF = "taken"
-"""The attribute of an op of which the step takes the result: no op reads it."""
 
 ENDS = ("first", "last")
 """What stages stand at the ends of a pipeline: no repeated unit is called so."""

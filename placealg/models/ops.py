@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 
 from placealg.frozen import FrozenMap
 
+TAKEN_OF = "taken"
+"""The attribute of an op of which the step takes the result: no op reads it."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeptValue:

@@ -19,6 +19,7 @@ from placealg.models.graph import Graph
 from placealg.models.model import Model
 from placealg.models.names import parameters_of
 from placealg.step import rules
+from placealg.step.beside import of_terms, with_statistics
 from placealg.step.compatibility import check_fit, kept_ops, pipeline_of
 from placealg.step.event import MICROBATCH
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
@@ -323,7 +324,7 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
             for lifetime in ("microbatch", *short):
                 yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime))
         if operations:
-            events = _with_statistics(operations.forward(unit.name), starting, averaging_of(strategy, data))
+            events = with_statistics(operations.forward(unit.name), starting, averaging_of(strategy, data))
             yield from _leaf_by_leaf(strategy, starting, model, "forward", events)
         else:
             yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
@@ -331,27 +332,6 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         for plan in starting:
             for lifetime in short:
                 yield from rules.free(plan, "forward", _living(strategy, plan, lifetime))
-
-
-def _with_statistics(events: Iterable[Event], plans: Iterable[Plan], averaging: Averaging) -> Iterator[Event]:
-    """The events of a unit's forward; behind the op that makes a statistic, it is taken and added to the step's."""
-    for event in events:
-        yield event
-        for plan in plans:
-            if event.verb == "compute" and event.tensor == plan.group.taken != "":
-                yield from rules.take_statistic(plan, averaging)
-                yield from rules.reduce_microbatch(plan, rules.merging(plan, averaging), "forward")
-
-
-def _of_terms(events: Iterable[Event], model: Model, by: Monomial) -> Iterator[Event]:
-    """The events of a unit's backward, those from which a further term of the loss starts with their divisor."""
-    sums = {op.output for op in terms(model.graph)}
-    for event in events:
-        starts = event.verb == "compute" and event.on_gradient and event.tensor in sums
-        yield replace(event, divisor=by, rule=_OF_A_TERM) if starts else event
-
-
-_OF_A_TERM = Rule("term_of_loss", "a further term of the loss starts its own backward, from one over its divisors")
 
 
 def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase: str,
@@ -388,7 +368,7 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
             for lifetime in short:
                 yield from rules.gather(plan, "backward", _living(strategy, plan, lifetime))
         if operations:
-            events = _of_terms(operations.backward(unit.name), model, seed)
+            events = of_terms(operations.backward(unit.name), model, seed)
             yield from _leaf_by_leaf(strategy, ending, model, "backward", events)
         else:
             yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from placealg.step.edit import ACTIONS
+
 COMMON: Mapping[str, tuple[str, ...]] = {
     "ddp": ("dp",), "data parallel": ("dp",), "distributed data parallel": ("dp",),
     "fsdp1": ("fsdp",), "fsdp2": ("fsdp",), "fully shard": ("fsdp",), "fully sharded data parallel": ("fsdp",),
@@ -16,7 +18,7 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "gradient accumulation": ("m", "accumulate"), "global batch": ("b", "m"), "batch size": ("b",),
     "microbatch": ("m",), "micro batch": ("m",), "master weights": ("o",), "sequence length": ("s",),
     "resume": ("init", "resume_state"), "checkpoint": ("resume_state",), "frozen parameters": ("frozen",),
-    "freeze": ("frozen",), "edit fields": ("edit",), "keys": ("mesh", "states", "dims"),
+    "freeze": ("frozen",), "edit fields": ("edit", *ACTIONS), "keys": ("mesh", "states", "dims"),
     "offload": ("offload_optimizer",), "cpu offload": ("offload_optimizer",), "world size": ("mesh",),
     "lora": ("adapters", "adapter_rank"), "peft": ("adapters",), "qlora": ("adapters", "w"),
     "frozen embedding": ("frozen",), "hierarchical": ("hsdp",), "hierarchical sharding": ("hsdp",),

@@ -297,7 +297,7 @@ def draw(what: Strategy | Step | str, **sizes: int) -> Picture:
     >>> draw(parse_strategy("zero3"), dp=4)
     zero3 on 4 devices: a picture of 850 by 234
     """
-    from placealg.errors import InputError
+    from placealg.errors import InputError, kind
     from placealg.render.mesh_drawing import draw_strategy
     from placealg.render.step_drawing import draw_step
     from placealg.step.program import Step
@@ -312,7 +312,7 @@ def draw(what: Strategy | Step | str, **sizes: int) -> Picture:
     if isinstance(what, str):
         what = parse(what)
     if not isinstance(what, Strategy):
-        raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, or an expression is drawn")
+        raise InputError(f"{kind(what)} is no strategy: a Strategy, a Step, or an expression is drawn")
     return draw_strategy(what, **sizes)
 
 

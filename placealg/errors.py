@@ -48,15 +48,25 @@ class InputError(ValueError):
         return error
 
 
+def kind(value: object) -> str:
+    """The kind of a value, with its article.
+
+    >>> kind(3), kind(None), kind("x")
+    ('an int', 'None', 'a str')
+    """
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def need(value: object, kinds: type | tuple[type, ...], what: str) -> None:
     """Raise InputError unless a value is of the kind that is asked for.
 
     >>> need(3, str, "strategy expression")
     Traceback (most recent call last):
-    placealg.errors.InputError: a int is no strategy expression
+    placealg.errors.InputError: an int is no strategy expression
     """
     if not isinstance(value, kinds):
-        raise InputError(f"a {type(value).__name__} is no {what}")
+        raise InputError(f"{kind(value)} is no {what}")
 
 
 def brief(text: str) -> str:

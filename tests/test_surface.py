@@ -85,7 +85,7 @@ def test_an_edited_program_has_costs() -> None:
 @pytest.mark.parametrize(("run", "says"), [
     (lambda: pa.memory(pa.derive(pa.dp(), pa.abstract()), pa.abstract()), "of its own model"),
     (lambda: pa.memory(pa.dp()), "stands on a model"),
-    (lambda: pa.memory(3), "a int is no strategy"),
+    (lambda: pa.memory(3), "an int is no strategy"),
     (lambda: pa.memory("zero4", "abstract"), "did you mean 'zero1'|zero4"),
     (lambda: pa.simulate("zero3"), "say setting="),
     (lambda: pa.compare(), "there is none"),

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from placealg.check.claims import Side
 from placealg.cli.inputs import CommandCase, CommandOptions, default_model, is_foreign, of_strategy, read_case
 from placealg.cost.divides import Divides
-from placealg.errors import InputError, need
+from placealg.errors import InputError, kind, need
 from placealg.importers.model import model_of
 from placealg.importers.reading import Reading
 from placealg.models.config import read_model
@@ -28,7 +28,7 @@ Given = Strategy | Step | CommandCase | Reading | str | Path
 def read(path: str | Path, **said: Any) -> Reading | CommandCase:
     """The case of a strategy file, or the reading of a framework's configuration; `said` is what it leaves open."""
     if not isinstance(path, str | Path):
-        raise InputError(f"a {type(path).__name__} is no path of a file")
+        raise InputError(f"{kind(path)} is no path of a file")
     word = str(path)
     if packaged(word) or (word.endswith(".toml") and not is_foreign(word)):
         if unknown := [name for name in said if name != "model"]:
@@ -65,7 +65,7 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
             raise InputError("a file that edits the program stands on its own model: read it with model=")
         return of_strategy(what if isinstance(what, Strategy) else what.strategy, given, words, devices, **said)
     if not isinstance(what, str | Path):
-        raise InputError(f"a {type(what).__name__} is no strategy: a Strategy, a Step, an expression such as "
+        raise InputError(f"{kind(what)} is no strategy: a Strategy, a Step, an expression such as "
                          "'zero3*tp_sp' or a strategy file is one")
     case = read_case(str(what), on, ())
     return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step, **said)

@@ -222,8 +222,11 @@ def _model(model: Model | str | None, default: str, said: CommandOptions) -> Mod
 
 
 def _precise(strategy: Strategy, said: CommandOptions, sizes: Iterable[str] = ()) -> Strategy:
-    """The strategy with the bytes of --precision, and those of --set of which it says nothing, such as wire_w."""
-    name = said.get("precision", "")
+    """The strategy with the bytes of --precision, and those of --set of which it says nothing, such as wire_w.
+
+    A preset may be written with hyphens, as options are: fsdp2-bf16.
+    """
+    name = said.get("precision", "").replace("-", "_")
     try:
         strategy = overlay(strategy, {"types": {"preset": name}}) if name else strategy
     except InputError as error:

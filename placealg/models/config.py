@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.arith import Monomial
-from placealg.errors import InputError, nearest, need
+from placealg.errors import InputError, kind, nearest, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.models.abstract import abstract, statistics, two_losses
@@ -76,7 +76,7 @@ def published_id(text: str) -> str:
 def read_model(name: str | Path, **style: Any) -> Model:
     """A model by its name, or of the config.json at a path."""
     if not isinstance(name, str | Path):
-        raise InputError(f"a {type(name).__name__} is no name of a model: 'llama-3-8b' or the path of a config.json is")
+        raise InputError(f"{kind(name)} is no name of a model: 'llama-3-8b' or the path of a config.json is")
     if unknown := [option for option in style if option not in _CHOICES]:
         raise InputError(f"unknown option '{unknown[0]}'", name=unknown[0], valid=_CHOICES)
     return resolve_model(str(name), **style)

@@ -90,3 +90,10 @@ def test_a_model_type_is_mistaken_for_its_own_spelling_alone(tmp_path: Path, pla
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "qwen2x"}', encoding="utf-8")
     assert "did you mean 'qwen2'?" in placealg("model", str(path)).err
+
+
+def test_a_precision_may_be_written_with_hyphens(placealg: Run) -> None:
+    one, two = (placealg("cost", "zero3", "--precision", name) for name in ("fsdp2-bf16", "fsdp2_bf16"))
+    assert one.code == 0 and one == two != placealg("cost", "zero3", "--precision", "fsdp2")
+    wrong = placealg("cost", "zero3", "--precision", "fsdp-2-bf16")
+    assert wrong.code == 2 and "did you mean 'fsdp2_bf16'?" in wrong.err

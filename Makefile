@@ -9,7 +9,7 @@ MODELS := .venv-models
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch models models-write coq \
+.PHONY: help setup demo test test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch models models-write coq \
         browser clean
 
 help:       ## this list
@@ -45,6 +45,12 @@ tiers: $(STAMP)  ## measure the default suite (CASES=all: every case), and list 
 MUTANTS ?=  # which, and how: placealg.prover.ops.redistributions --every 4; --help says more
 mutate: $(STAMP)  ## how many mutants of the prover and the derivation the tests kill: long, on Linux, resumed
 	PYTHONPATH=$$(find tests -type d ! -name "__pycache__" | paste -sd:) $(BIN)/python tests/mutation/mutate.py $(MUTANTS)
+
+INPUTS ?= 20000
+SEED ?= 1
+FIRST ?= 0
+fuzz: $(STAMP)  ## hostile inputs for the command line: INPUTS of SEED from FIRST on, one after the other
+	PYTHONPATH=tests $(BIN)/python tests/programs/hostile.py --inputs $(INPUTS) --seed $(SEED) --first $(FIRST) --row
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """When what is too long for every change last ran, on which commit, with what result: docs/assurance.md, written by it.
 
-`make test-slow`, `make test-slow DRAW=all` and `make mutate` write their own row as they end; a row of a work tree that
-was changed says so.
+`make test-slow`, `make test-slow DRAW=all`, `make mutate` and `make fuzz` write their own row as they end; a row of a
+work tree that was changed says so.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _sharding(draft: Draft, key: Any, value: Any, version: int) -> str:
         return "FULL_SHARD" if said.truth(key("reshard_after_forward"), reshard) else "SHARD_GRAD_OP"
     said.leave(key("reshard_after_forward"), "of FSDP2 alone")
     found = value("sharding_strategy")
-    if str(found).isdigit() and 1 <= int(found) <= len(STRATEGIES):
+    if str(found).isdecimal() and len(str(found)) < 3 and 1 <= int(found) <= len(STRATEGIES):
         return STRATEGIES[int(found) - 1]
     return said.choice(key("sharding_strategy"), str(found).upper(), STRATEGIES)
 

@@ -112,7 +112,7 @@ def _automodel(draft: Draft) -> None:
         raise said.refuse("model", "no model is named: another file decides")
     sizes = {n: _size(draft, n) for n in ("tp", "cp", "dp_replicate")}
     split = sizes["tp"] * sizes["cp"] * sizes["dp_replicate"]
-    said_dp = said.number("distributed.dp_size") if str(said.raw("distributed.dp_size")).isdigit() else None
+    said_dp = said.number("distributed.dp_size") if str(said.raw("distributed.dp_size")).isdecimal() else None
     data = said_dp if said_dp and draft.options.world_size is None else draft.divided(
         draft.options.world_size, split, "distributed")
     if said_dp:

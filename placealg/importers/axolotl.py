@@ -152,7 +152,7 @@ def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int
     def field(name: str, default: Any) -> Any:
         return fields.get(name, ("", default))[1]
 
-    version = int(said.raw("fsdp_version") or field("version", 1))
+    version = said.whole("fsdp_version", said.raw("fsdp_version") or field("version", None)) or 1
     word = str(field("sharding_strategy", "FULL_SHARD")).upper()
     keep = (word == "SHARD_GRAD_OP") if version == 1 else field("reshard_after_forward", True) is False
     if replicas > 1 or word.startswith("HYBRID"):

@@ -174,7 +174,7 @@ class _Json:
             word = number[0]
             if len(word) > _SIZE:
                 raise self.error("a number of too many digits", at)
-            return (int(word) if word.lstrip("-").isdigit() else float(word)), number.end()
+            return (int(word) if word.lstrip("-").isdecimal() else float(word)), number.end()
         word = found[0] if (found := _WORD.match(self.text, at)) else ""
         if word in _CONSTANTS:
             return _CONSTANTS[word], at + len(word)

@@ -7,11 +7,11 @@ products these are, the model's family says; without a model, the names are thos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
 from placealg.importers.draft import Draft
 from placealg.importers.model import model_of_fields
 from placealg.importers.reading import ADAPTED_STAND_IN
@@ -51,6 +51,8 @@ def read_adapters(draft: Draft, keys: AdapterKeys) -> None:
     said = draft.said
     model = model_beside(draft)
     modules = dict(_modules(model))
+    if not isinstance(keys.targets, Iterable):
+        raise said.refuse(keys.targets_key, f"{keys.targets_key} is {shown(keys.targets)}: expected a list of modules")
     chosen, unknown = _chosen(keys.targets, modules)
     if not chosen:
         raise said.refuse(keys.targets_key, f"{keys.targets_key} names no linear module of {model.name}",

@@ -127,7 +127,7 @@ def read_maxtext(document: Document, options: Options, other: str = "") -> Readi
     if other and not said.has("per_device_batch_size"):
         said.unsaid("per_device_batch_size", f"{other} decides, which is not here", f"--with {other}")
     elif batch is not None:
-        number = float(batch)
+        number = said.amount("per_device_batch_size")
         for size in shared:
             number *= size or 1
         if number.is_integer() and number >= 1:
@@ -157,7 +157,7 @@ def _refused(draft: Draft) -> None:
     for key in ("logical_axis_rules", "custom_mesh_and_rule"):
         if said.raw(key):
             raise said.refuse(key, f"{key}: a placement of its own, which is not read")
-    capacity = float(_number(said.value("capacity_factor")))
+    capacity = said.amount("capacity_factor")
     if capacity >= 0 and not said.flag("sparse_matmul"):
         raise said.refuse("capacity_factor", f"capacity_factor {capacity}: tokens beyond it are dropped")
     said.leave("capacity_factor", "no token is dropped")
@@ -196,7 +196,7 @@ def _rest(draft: Draft, level: str, axis: str) -> int | None:
             if (at, name) == (level, axis):
                 continue
             value = said.raw(f"{at}_{name}_parallelism")
-            number = int(str(value)) if value is not None and re.fullmatch(r"-?\d+", str(value)) else (
+            number = int(str(value)) if value is not None and re.fullmatch(r"-?\d{1,30}", str(value)) else (
                 -1 if (at, name) in (("dcn", "data"), ("ici", "fsdp")) else 1)
             if number == -1:
                 others = 0

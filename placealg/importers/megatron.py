@@ -260,14 +260,15 @@ class Megatron:
         """The axes of context parallelism."""
         said, parts = self.said, self.parts
         how = said.value("cp-comm-type")
-        words = how if isinstance(how, list) else str(how).split()
-        if len(words) > 1:
-            raise said.refuse("cp-comm-type", f"cp-comm-type {' '.join(words)}: one way per layer, which no axis says")
+        words = [str(word) for word in how] if isinstance(how, list) else str(how).split()
+        if len(words) != 1:
+            raise said.refuse("cp-comm-type", f"cp-comm-type {' '.join(words)}: one way per layer, which no axis says"
+                              if words else "cp-comm-type names no way")
         names = {"p2p": "cp_ring", "a2a": "cp_ulysses", "all_gather": "cp", "allgather": "cp"}
         if words[0] == "a2a+p2p":
             sizes = said.raw("hierarchical-context-parallel-sizes")
             levels = [int(n) for n in (sizes if isinstance(sizes, list) else str(sizes or "").split())
-                      if str(n).isdigit()]
+                      if str(n).isdecimal() and len(str(n)) < 10]
             if len(levels) != 2 or levels[0] * levels[1] != cp:
                 raise said.refuse("hierarchical-context-parallel-sizes", f"{sizes}: expected two sizes of product "
                                                                          f"{cp}")
@@ -355,7 +356,7 @@ class Megatron:
         said, draft = self.said, self.draft
         key = "cpu-optimizer" if said.flag("cpu-optimizer") else "optimizer-cpu-offload"
         if said.flag(key):
-            fraction = float(said.value("optimizer-offload-fraction"))
+            fraction = said.amount("optimizer-offload-fraction")
             if fraction < 1:
                 raise said.refuse("optimizer-offload-fraction", f"{fraction}: a part of the optimizer state alone is "
                                                                 "on the host")

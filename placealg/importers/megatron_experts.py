@@ -73,7 +73,7 @@ def _layers(said: Any, depth: int) -> list[bool] | None:
     """
     if said in (None, ""):
         return [True] * depth
-    if isinstance(said, int) or str(said).isdigit():
+    if isinstance(said, int) or (str(said).isdecimal() and len(str(said)) < 10):
         every = int(said)
         return [k % every == 0 for k in range(depth)] if every else None
     try:

@@ -364,7 +364,7 @@ def _value(value: Any, data: Mapping[str, Any], options: Options, depth: int = 0
 def _typed(text: str) -> Any:
     """A word as YAML has it."""
     words: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None, "": None}
-    return int(text) if re.fullmatch(r"-?\d+", text) else words.get(text.lower(), text)
+    return int(text) if re.fullmatch(r"-?\d{1,30}", text) else words.get(text.lower(), text)
 
 
 def _ignored(document: Document, path: Key, value: Any) -> ReadingItem:

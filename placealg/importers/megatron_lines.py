@@ -147,7 +147,7 @@ def _of_front(draft: Draft, launch: Launch, script: Script, front: dict[str, Any
 
 
 def _number(value: Any) -> int | None:
-    return int(value) if isinstance(value, str) and value.isdigit() and int(value) > 0 else None
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 and int(value) > 0 else None
 
 
 def _open_words(draft: Draft, launch: Launch, script: Script) -> None:

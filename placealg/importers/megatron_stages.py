@@ -120,6 +120,10 @@ def _ends(pp: int, chunks: int, layers: int, first: int | None, last: int | None
     return per_rank * chunks, rest
 
 
+_LONGEST = 10_000
+"""Letters of a layout beyond which the rest is not read: no pipeline has so many layers."""
+
+
 def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | None:
     """(layers of each stage, chunks) of a layout by letters: E embedding, t a layer, L loss, | between stages."""
     key = "pipeline-model-parallel-layout"
@@ -127,8 +131,8 @@ def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | 
     if not text:
         return None
     flat = str(text).replace(",", "").replace(" ", "")
-    expanded = re.sub(r"\(([^()]*)\)\*(\d+)", lambda m: m[1] * int(m[2]), flat)
-    expanded = re.sub(r"([A-Za-z|])\*(\d+)", lambda m: m[1] * int(m[2]), expanded)
+    expanded = re.sub(r"\(([^()]*)\)\*(\d{1,4})", lambda m: m[1] * int(m[2]), flat[:_LONGEST])
+    expanded = re.sub(r"([A-Za-z|])\*(\d{1,4})", lambda m: m[1] * int(m[2]), expanded[:_LONGEST])
     if not re.fullmatch(r"[EtmL|]+", expanded):
         raise said.refuse(key, f"layout {text}: letters other than E, t, m, L and |")
     if "m" in expanded:

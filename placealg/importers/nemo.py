@@ -108,7 +108,7 @@ def _resolved(document: Document) -> Document:
 
 def _typed(text: str) -> Any:
     """The default of a variable of the environment, as YAML has it."""
-    return int(text) if re.fullmatch(r"-?\d+", text) else {"true": True, "false": False}.get(text.lower(), text)
+    return int(text) if re.fullmatch(r"-?\d{1,30}", text) else {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _kinds(draft: Draft) -> None:
@@ -173,7 +173,7 @@ def _world(draft: Draft) -> int | None:
     """Nodes times devices."""
     said = draft.said
     devices, nodes = said.raw("trainer.devices"), said.raw("trainer.num_nodes")
-    counts = [int(v) if re.fullmatch(r"\d+", str(v)) else None for v in (devices, nodes)]
+    counts = [int(v) if re.fullmatch(r"\d{1,30}", str(v)) else None for v in (devices, nodes)]
     for key, count in zip(("trainer.devices", "trainer.num_nodes"), counts, strict=True):
         if count and all(counts):
             said.read(key, f"{count} of {counts[0]} x {counts[1]} devices")

@@ -123,13 +123,21 @@ class Said:
         """A value as a whole number; None for None and "auto"."""
         if value is None or value == "auto":
             return None
-        if isinstance(value, str) and re.fullmatch(r"[-+]?\d+", value):
+        if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,30}", value):
             value = int(value)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < least or value > 10**12:
             raise self.refuse(key, f"{key} is {shown_value(value)}: expected a whole number of at least {least}")
         return value
+
+    def amount(self, key: str) -> float:
+        """The number under a key of the table, or its default's; an InputError where it is none."""
+        value = self.value(key)
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise self.refuse(key, f"{key} is {shown_value(value)}: expected a number") from None
 
     def flag(self, key: str) -> bool:
         """The truth value under a key of the table."""

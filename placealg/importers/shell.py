@@ -57,7 +57,7 @@ def sbatch(text: str) -> dict[str, str]:
              "gres": ("SLURM_GPUS_ON_NODE",), "cpus-per-task": ("SLURM_CPUS_PER_TASK",)}
     made: dict[str, str] = {}
     for key, variables in names.items():
-        digits = re.search(r"(\d+)\Z", found.get(key, ""))
+        digits = re.search(r"(?<!\d)(\d{1,9})\Z", found.get(key, ""))
         if digits and (key == "nodes" or key not in ("gres",) or found[key].startswith("gpu")):
             for name in variables:
                 made.setdefault(name, digits[1])

@@ -368,7 +368,7 @@ class ShellParser:
                 pass
             elif token.text in REDIRECTS:
                 made.body = token.body or made.body
-                if made.words and made.words[-1].text.isdigit() and len(made.words) > 1:
+                if made.words and made.words[-1].text.isdecimal() and len(made.words) > 1:
                     made.words.pop()
                 if token.text not in ("<<", "<<-"):
                     self.at += 1

@@ -61,7 +61,7 @@ class Words:
             return list(self.arguments)
         if name == "#":
             return [str(len(self.arguments))]
-        if name.isdigit():
+        if name.isdecimal() and len(name) < 10:
             at = int(name)
             return None if at > len(self.arguments) or at == 0 else [self.arguments[at - 1]]
         value = self.script.variables.get(name)
@@ -70,7 +70,7 @@ class Words:
         if isinstance(value, list):
             if index in ("@", "*"):
                 return list(value)
-            at = int(index) if index and index.isdigit() else 0
+            at = int(index) if index and index.isdecimal() and len(index) < 10 else 0
             return [value[at]] if at < len(value) else None
         return [value]
 

@@ -144,7 +144,7 @@ def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -
         return
     words = points if isinstance(points, list) else str(points).split(",")
     found = [str(w).strip().removeprefix("layers.") for w in words]
-    if not all(w.isdigit() for w in found) or layers is None:
+    if not all(w.isdecimal() for w in found) or layers is None:
         raise said.refuse(key, f"split points {words}, of a model that is not read", "--model names it")
     cuts = [0, *map(int, found), layers]
     sizes = [b - a for a, b in pairwise(cuts)]
@@ -284,7 +284,7 @@ def recompute(draft: Draft, mode: str, option: str, mode_key: str, option_key: s
         said.read(mode_key, "nothing is computed again")
         said.leave(option_key, "of mode selective alone")
     else:
-        what = f"every {option}. layer is computed again" if option.isdigit() and mode == "selective" else \
+        what = f"every {option}. layer is computed again" if option.isdecimal() and mode == "selective" else \
             "ops that a list does not save are computed again"
         said.approximated(mode_key, f"{what}; here nothing is: activations are overstated, and the verdict does not "
                                     "cover what is computed again", f"{mode} {option}" if mode == "selective" else mode)

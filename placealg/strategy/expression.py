@@ -7,6 +7,7 @@ A factor in braces is an axis with its list of dims and its modes, whether or no
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from placealg.errors import InputError, need
 from placealg.mesh import Axis
@@ -72,7 +73,7 @@ def _factor(text: str, found: re.Match[str]) -> Strategy:
         return on_one_axis(name, found["table"])
     entry(name)
     if found["items"] is None:
-        return instantiate(name)
+        return _plain(name)
     items: list[Axis | int] = []
     column = found.start("items")
     for item in found["items"].split(","):
@@ -86,6 +87,12 @@ def _factor(text: str, found: re.Match[str]) -> Strategy:
             raise error.at(_place(text, column)) from None
         column += len(item) + 1
     return instantiate(name, *items)
+
+
+@lru_cache(maxsize=256)
+def _plain(name: str) -> Strategy:
+    """The catalogue's strategy on its own axes: a space of strategies names each of a few in hundreds of products."""
+    return instantiate(name)
 
 
 def on_one_axis(axis: str, table: str) -> Strategy:

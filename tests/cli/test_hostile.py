@@ -36,3 +36,17 @@ def test_the_same_seed_gives_the_same_inputs() -> None:
 
     assert list(itertools.islice(inputs(3), 20)) == list(itertools.islice(inputs(3), 20))
     assert mutated("dp=8", random.Random(1)) == mutated("dp=8", random.Random(1)) != "dp=8"
+
+
+def test_a_run_is_gone_on_with_and_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inputs from FIRST on are those that follow in one run; a row says how many were taken well."""
+    import hostile
+
+    taken, rows = list[Hostile](), list[tuple[str, str]]()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hostile, "wrong_with", lambda one, folder: taken.append(one) or "wrong" * (len(taken) == 3))
+    monkeypatch.setattr(hostile, "write_row", lambda command, said, at: rows.append((command, said)))
+    monkeypatch.setattr("sys.argv", ["hostile", "--inputs", "5", "--first", "7", "--seed", "3", "--row"])
+    assert hostile.main() == 1
+    assert taken == list(itertools.islice(inputs(3), 7, 12))
+    assert rows == [("fuzz", "inputs 8 to 12 of seed 3: 1 of 5 not taken well, in 0 min")]

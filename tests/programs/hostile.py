@@ -2,13 +2,14 @@
 
 The commands and their options are those of the parser; a command that is not known here raises a KeyError.
 
-`python tests/programs/hostile.py --inputs 20000 --seed 1` runs them, on one core, and prints what is wrong with any.
+`make fuzz INPUTS=20000 SEED=1` runs them, on one core, prints what is wrong with any, and writes down what came out.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import itertools
 import multiprocessing
 import os
 import random
@@ -17,14 +18,17 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
+
+from assurance import commit, write_row
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS, BYTES = 20, 2**30
@@ -251,6 +255,10 @@ def inputs(seed: int, seeds: list[Path] | None = None) -> Iterator[Hostile]:
         yield Hostile(tuple(words), tuple(drawn.files))
 
 
+class Ended(BaseException):
+    """The run was told to end."""
+
+
 class OverTime(BaseException):
     """An input has taken its seconds; no handler of errors below may stop it."""
 
@@ -299,6 +307,8 @@ def wrong_with(hostile: Hostile, folder: Path) -> str:
             code = main(list(hostile.words))
     except OverTime:
         return f"takes more than {SECONDS} s"
+    except Ended:
+        raise
     except BaseException:
         return traceback.format_exc(limit=-4)
     finally:
@@ -326,17 +336,37 @@ def wrong_with(hostile: Hostile, folder: Path) -> str:
     return ""
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    raise Ended
+
+
+def result(first: int, ran: int, wrong: int, seed: int, minutes: float) -> str:
+    """The words for a run of the inputs from `first` on.
+
+    >>> result(0, 1200, 0, 7, 5.2)
+    'inputs 1 to 1,200 of seed 7: all taken well, in 5 min'
+    >>> result(200, 1200, 2, 7, 5.2)
+    'inputs 201 to 1,400 of seed 7: 2 of 1,200 not taken well, in 5 min'
+    """
+    taken = f"{wrong} of {ran:,} not taken well" if wrong else "all taken well"
+    return f"inputs {first + 1:,} to {first + ran:,} of seed {seed}: {taken}, in {minutes:.0f} min"
+
+
 def main() -> int:
-    """Run many inputs, print what is wrong, and how many ended with which code."""
+    """Run many inputs, print what is wrong, and how many ended with which code; `--row` writes down what came out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--inputs", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="how many inputs of the seed are drawn and not run")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--row", action="store_true", help="write the row of `make fuzz` in docs/assurance.md")
     chosen = parser.parse_args()
-    stream, found = inputs(chosen.seed), Counter[str]()
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as kept:
+    at, start = commit(), time.monotonic()
+    stream, found = itertools.islice(inputs(chosen.seed), chosen.first, None), Counter[str]()
+    signal.signal(signal.SIGTERM, _end)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as kept, suppress(Ended):
         os.environ["XDG_CACHE_HOME"] = kept
         os.chdir(folder)
-        for k in range(chosen.inputs):
+        for k in range(chosen.first, chosen.first + chosen.inputs):
             hostile = next(stream)
             wrong = wrong_with(hostile, Path(folder))
             found["wrong" if wrong else "right"] += 1
@@ -344,8 +374,12 @@ def main() -> int:
                 print(f"--- input {k} of seed {chosen.seed}: {list(hostile.words)}\n{wrong}", flush=True)
                 for name, text in hostile.files:
                     print(f"    {name}: {text[:3000]!r}", flush=True)
-            if k % 200 == 199:
-                print(f"{k + 1}: {dict(found)}", flush=True)
+            if found.total() % 200 == 0:
+                print(f"{found.total()}: {dict(found)}", flush=True)
+    said = result(chosen.first, found.total(), found["wrong"], chosen.seed, (time.monotonic() - start) / 60)
+    print(said)
+    if chosen.row:
+        write_row("fuzz", said, at)
     return 1 if found["wrong"] else 0
 
 

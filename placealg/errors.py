@@ -27,6 +27,7 @@ class InputError(ValueError):
         self.what = what
         self.where = where
         self.key = key  # the path of the strategy's key that says it; () where no key does
+        self.name = name  # the name that is not valid; "" where none is
         self.hint = _hint(name, tuple(valid))
         super().__init__(str(self))
 
@@ -43,7 +44,7 @@ class InputError(ValueError):
     def moved(self, where: str) -> InputError:
         """The same error, placed at `where` and nowhere else."""
         error = InputError(self.what, where=where, key=self.key)
-        error.hint = self.hint
+        error.name, error.hint = self.name, self.hint
         error.args = (str(error),)
         return error
 

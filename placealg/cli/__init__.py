@@ -99,4 +99,11 @@ def _run(words: Sequence[str]) -> int:
         sys.stdout.reconfigure(encoding="utf-8")
     from placealg.cli.commands import COMMANDS
 
-    return COMMANDS[chosen.command](chosen)
+    try:
+        return COMMANDS[chosen.command](chosen)
+    except InputError as error:
+        from placealg.cli.common_words import common
+
+        if error.hint.startswith("; valid: ") and common(error.name):
+            error.hint = f"; 'placealg explain {error.name}' tells what it is here"
+        raise

@@ -97,3 +97,11 @@ def test_a_precision_may_be_written_with_hyphens(placealg: Run) -> None:
     assert one.code == 0 and one == two != placealg("cost", "zero3", "--precision", "fsdp2")
     wrong = placealg("cost", "zero3", "--precision", "fsdp-2-bf16")
     assert wrong.code == 2 and "did you mean 'fsdp2_bf16'?" in wrong.err
+
+
+def test_a_common_word_that_is_no_strategy_is_told_where_it_is_explained(placealg: Run) -> None:
+    got = placealg("prove", "zero3*lora", "--model", "llama-3-8b")
+    assert got.code == 2 and got.err == ("placealg: strategy 'zero3*lora', column 7: unknown strategy 'lora'; "
+                                         "'placealg explain lora' tells what it is here\n")
+    assert placealg("explain", "lora").code == 0
+    assert "; valid: dp, " in placealg("prove", "zero3*qqqqq").err, "no common word"

@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatchcase
 
 from placealg.errors import InputError
-from placealg.importers.shell_arithmetic import test
+from placealg.importers.shell_arithmetic import test as holds
 from placealg.importers.shell_text import (
     If,
     ShellCase,
@@ -150,7 +150,7 @@ class _ScriptRun(Words):
         """Whether a command of a condition would succeed, where that can be told."""
         words = [t.text for t in node.words]
         if words and words[0] in ("[", "[[", "test"):
-            return test(node.words, self)
+            return holds(node.words, self)
         return {"true": True, ":": True, "false": False}.get(words[0]) if words else None
 
     def loop(self, node: ShellLoop, certain: bool) -> None:

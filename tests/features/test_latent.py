@@ -331,12 +331,12 @@ def test_models_by_name() -> None:
 
 # --- a parameter that is declared whole
 
-WHOLE = {"groups": {"query_rope": {"match": "attn.q_rope.weight", "parameters": {"tp": "R"}}}}
+QUERY_WHOLE = {"groups": {"query_rope": {"match": "attn.q_rope.weight", "parameters": {"tp": "R"}}}}
 
 
 @pytest.mark.parametrize(("text", "split"), [("tp", ""), ("tp_sp", "seq"), ("zero3*tp_sp", "seq")])
 def test_what_a_group_declares_whole_is_held_whole_and_its_op_split_otherwise(text: str, split: str) -> None:
-    step, plain = step_of(text, "mla", **WHOLE), step_of(text, "mla")
+    step, plain = step_of(text, "mla", **QUERY_WHOLE), step_of(text, "mla")
     group = step.reference.group("layer.attn.q_rope.weight")
     assert "tp" not in group.split and step.reference.dims["tp"][0] == f"layer.attn.q_rope.{split or 'none'}"
     more = (memory(step).parameters - memory(plain).parameters) * (8 if "zero3" in text else 1)
@@ -348,8 +348,8 @@ def test_what_a_group_declares_whole_is_held_whole_and_its_op_split_otherwise(te
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["tp", "zero3*tp_sp", "tp*pp", "tp_sp*ep"])
 def test_what_is_declared_whole_is_proved_and_runs_as_on_one_device(text: str) -> None:
-    step = step_of(text, "moe" if "ep" in text else "mla", **WHOLE) if "ep" not in text else step_of(
-        text, "deepseek-v3", **WHOLE)
+    step = step_of(text, "moe" if "ep" in text else "mla", **QUERY_WHOLE) if "ep" not in text else step_of(
+        text, "deepseek-v3", **QUERY_WHOLE)
     assert (prove(step).verdict, prove(step).cls) == (PROVED, PARAMETRIC)
     assert simulate(step, Setting.equal(step.reference, dict.fromkeys(step.reference.mesh.names, 2), 2, 1)).equal
 

@@ -21,7 +21,7 @@ from placealg.prover.verdict import BOUNDED, OBLIGATIONS, PARAMETRIC, PROVED, RE
 from placealg.simulator.run import Difference, Outcome
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.program import Step
+from placealg.step.program import Event, Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 
@@ -35,6 +35,22 @@ def step_of(text: str, model: str = "abstract") -> Step:
     """The derived step of an expression or of a strategy file's text."""
     strategy = parse_strategy_file(text).strategy if "\n" in text or "=" in text else parse_strategy(text)
     return derive(strategy, abstract() if model == "abstract" else resolve_model(model))
+
+
+@pytest.mark.parametrize(("text", "model", "verbs"), [("pp", "mlp", {"send", "recv"}), ("cp_ring", "gpt", {"shift"})])
+def test_messages_between_stages_and_round_a_ring_are_followed(text: str, model: str, verbs: set[str]) -> None:
+    step = step_of(text, model)
+    assert {e.verb for e in step.events} >= verbs and prove(step).verdict == PROVED
+
+
+def test_blocks_filled_up_with_zeros_are_followed() -> None:
+    """A split tensor, filled up with zeros to the whole and reduce-scattered, is what it was."""
+    step = step_of('[mesh]\ntp = "symbolic"\n[dims]\ntp = ["ffn"]\n[states]\n', "mlp")
+    made = next(k for k, e in enumerate(step.events, 1) if e.verb == "compute" and e.tensor == "layer.mlp.up")
+    block: dict[str, Any] = {"value": "layer.mlp.up", "axes": ("tp",), "unit": "layer", "copy": 7}
+    put_in = (Event("forward", "pad", source="S(ffn)", **block),
+              Event("forward", "reduce_scatter", to="S(ffn)", op="sum", **block))
+    assert prove(replace(step, events=(*step.events[:made], *put_in, *step.events[made:]))).verdict == PROVED
 
 
 @pytest.mark.parametrize("loss", LOSSES)

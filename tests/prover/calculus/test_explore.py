@@ -570,9 +570,13 @@ def test_states_change_before_the_first_backward_and_behind_the_last_forward(pha
     free = Event(phase, "free", "weight", "layer.weight", at=(position,))
     step = edited(STAGED, behind, STAGED.event(behind), free, replace(free, value="moments"))
     for case in CASES:
-        assert staged(step, case).end.updates
         if not fine and case is not ONLY:
-            assert wrongly_read(step, case), "another microbatch reads what is gone"
+            try:
+                assert wrongly_read(step, case), "another microbatch reads what is gone"
+            except NoRule as found:  # a copy that nobody reads is there or not, by the order
+                assert "depends on their order" in str(found)
+        else:
+            assert staged(step, case).end.updates
 
 
 @pytest.mark.parametrize(("position", "fine"), [("last", True), ("first", False), ("middle", False)])

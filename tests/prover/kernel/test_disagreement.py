@@ -43,6 +43,8 @@ def cause(mutant: Mutant) -> str:
         return "a checkpoint is stored or loaded in another way"
     if any(e.verb == "norm" and e.group for e in mutant.events):
         return "a norm counts by what is held, and where a gradient is held between steps is not followed"
+    if any(a.verb == "zero" and {*b.where} < {*a.where} for a, b in zip(mutant.events, mutant.instead, strict=False)):
+        return "a rank begins a sum of gradients that it owns no part of"
     return "" if events else "nothing is changed"
 
 

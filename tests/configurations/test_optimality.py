@@ -115,7 +115,8 @@ def changed(said: Made, path: Path_, how: int) -> Made:
         inner[path[-1]] = value + (1 if how else -1)
     else:
         try:
-            inner[path[-1]] = str(Fraction(value) * (1 + Fraction(1, 10**9)) if how else Fraction(value) + 1)
+            number = Fraction(value)
+            inner[path[-1]] = str(number * (1 + Fraction(1, 10**9)) if how and number else number + 1)
         except ValueError:
             inner[path[-1]] = f"{value}*tp" if how else f"{value} "
     return copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -179,7 +180,8 @@ def test_brute_force_of_pipelines_finds_the_same(devices: int, per_node: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("devices", "per_node"), [(8, 8), (16, 4)])
+@pytest.mark.parametrize(("devices", "per_node"), [(8, 8), pytest.param(16, 4, marks=pytest.mark.skipif(
+    os.environ.get("PLACEALG_MUTANTS") == "few", reason="an hour: DRAW=all"))])
 def test_brute_force_of_the_whole_grammar_finds_the_same(devices: int, per_node: int) -> None:
     agrees(asked(devices, WIDER, 4 * GB, per_node, 32))
 

@@ -88,6 +88,13 @@ def test_a_wrong_statistic_is_not_the_gradients_fault() -> None:
     assert report.counterexample and report.counterexample.mass == "1"
 
 
+def test_a_statistic_that_is_taken_before_its_unit_ran_is_refuted() -> None:
+    """Nothing is held of it then: with no class of contributions nothing would be judged, and all proved."""
+    report = prove(edit(step_of("dp"), move=TAKE, before="forward.layer.compute"))
+    assert "gradient" in report.refuted()
+    assert {v.group for v in report.obligations if v.verdict == REFUTED} == {"layer.running"}
+
+
 def test_equal_counts_hide_means_of_local_means() -> None:
     step = step_of("dp", 'loss = { preset = "token_mean" }')
     wrong = edit(step, set=TAKE, divisor="dp*m*tokens")

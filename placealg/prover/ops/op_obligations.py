@@ -123,7 +123,7 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
 def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
     """The uses of a group's parameters: one for each signature, class of contributions, and loss.
 
-    A statistic, which no loss reaches, has a use for the first loss only.
+    A statistic, which no loss reaches, has a use for the first loss only. A group without a use raises NoRule.
     """
     graph = step.reference.graph
     found: dict[object, Site] = {}
@@ -135,6 +135,8 @@ def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
                 for part in range(_classes(step, flows, parameter, use)):
                     site = Site(use, parameter, part, loss)
                     found.setdefault((loss, site_signature(step, group, site, flows)), site)
+    if not found:
+        raise NoRule(group.name, "nothing that runs uses it")
     return tuple(found.values())
 
 
@@ -143,7 +145,7 @@ def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
              for p in flows.at(position).of(e.path, parameter) if p.use == use]
     taken = [len(held) for position in POSITIONS for path, held in flows.at(position).taken.items()
              if parameter in step.reference.group(step.event(path).group).parameters]
-    return max((*(len(p.held) for p in parts), *taken), default=1)
+    return max((1, *(len(p.held) for p in parts), *taken))  # nothing held is a class: without one nothing is judged
 
 
 def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object:

@@ -89,6 +89,8 @@ def examine(step: Step) -> Findings:
     for group in step.reference.groups:
         try:
             sites = sites_of(step, group, flows)
+            if not sites:
+                raise NoRule(group.name, "nothing that runs uses it, so that nothing would be judged")
             key = signature(step, group, sites, flows)
         except NoRule as gap:
             verdicts += _open(group.name, PER_GROUP, gap)

@@ -136,7 +136,7 @@ def test_both_engines_agree_on_every_single_change(name: str, average: str, more
     assert len(found) >= 6
     assert {story: f.complaint for story, f in found.items() if f.complaint} == {}
     dropped = {story for story, f in found.items() if "drop" in story and f.report.verdict != REFUTED}
-    assert all(".free" in story for story in dropped), dropped
+    assert all(".free" in story or ".slice" in story for story in dropped), dropped
 
 
 def test_its_bytes_are_counted_where_it_rests() -> None:

@@ -123,7 +123,7 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
 def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
     """The uses of a group's parameters: one for each signature, class of contributions, and loss.
 
-    A statistic, which no loss reaches, has a use for the first loss only. A group without a use raises NoRule.
+    A statistic, which no loss reaches, has a use for the first loss only.
     """
     graph = step.reference.graph
     found: dict[object, Site] = {}
@@ -135,8 +135,6 @@ def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
                 for part in range(_classes(step, flows, parameter, use)):
                     site = Site(use, parameter, part, loss)
                     found.setdefault((loss, site_signature(step, group, site, flows)), site)
-    if not found:
-        raise NoRule(group.name, "nothing that runs uses it")
     return tuple(found.values())
 
 

@@ -349,8 +349,8 @@ def _simulate(parser: Parser) -> None:
 
 def _model(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME",
-                        help="a config.json, a shipped configuration, gpt, lora, mla, mlp, moe, statistics, two_losses "
-                             "or abstract")
+                        help="a config.json, a shipped configuration, gpt, lora, mla, mlp, moe, amax, statistics, "
+                             "two_losses or abstract")
     _transformer(parser)
     _format(parser, ("text", "json"))
 

@@ -36,6 +36,26 @@ def two_losses() -> Model:
     return replace(abstract(), name="two_losses", losses=("loss", "ahead"))
 
 
+def amax() -> Model:
+    """L units whose tensors are cast to 8 bits by scales, from histories of the largest magnitudes in them.
+
+    A unit reads its histories as it reads its parameters. What a step adds to them is the largest over the tokens of
+    the whole batch, taken in forward; their update, which moves a history on, is any function of the two.
+
+    >>> amax().statistics
+    {layer.amax: Statistic(of='', merge='max')}
+    """
+    return _with_statistics("amax", "layer.amax", Statistic(merge="max"))
+
+
+def _with_statistics(name: str, parameter: str, statistic: Statistic) -> Model:
+    g = graph(batch="b", element="Psi_unit", channel="h")
+    x = g.repeat("layer", "L", g.data("data.input", "batch"))
+    g.opaque("layer.out", x, g.parameter("layer.weight", "element"), g.parameter(parameter, "channel"), to="batch")
+    g.sum("loss.sum", "layer.out")
+    return replace(Model.of_graph(name, g.build()), statistics=FrozenMap({parameter: statistic}))
+
+
 def statistics() -> Model:
     """L units with running statistics of what enters them, as of a batch normalisation in use or a router's bias.
 
@@ -46,9 +66,4 @@ def statistics() -> Model:
     >>> str(statistics().of_unit("layer")[1].elements), statistics().statistics
     ('h', {layer.running: Statistic(of='', merge='mean')})
     """
-    g = graph(batch="b", element="Psi_unit", channel="h")
-    x = g.repeat("layer", "L", g.data("data.input", "batch"))
-    weight, running = g.parameter("layer.weight", "element"), g.parameter("layer.running", "channel")
-    g.opaque("layer.out", x, weight, running, to="batch")
-    g.sum("loss.sum", "layer.out")
-    return replace(Model.of_graph("statistics", g.build()), statistics=FrozenMap({"layer.running": Statistic()}))
+    return _with_statistics("statistics", "layer.running", Statistic())

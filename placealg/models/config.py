@@ -12,7 +12,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError, kind, nearest, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
-from placealg.models.abstract import abstract, statistics, two_losses
+from placealg.models.abstract import abstract, amax, statistics, two_losses
 from placealg.models.config_file import OUTSIDE, Config, shown
 from placealg.models.family import Family, lacking
 from placealg.models.kinds import LayerKind, evaluated, kinds, left_out, predicted, restyled
@@ -38,7 +38,7 @@ _MAY_BE_NONE = ("shared", "f_shared", "f_dense", "q_rank", "mtp", "d_nope")
 _MEANING = {"groups": "groups of experts", "chosen_groups": "groups of experts per token",
             "mtp": "layers that predict tokens after the next"}
 
-SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "balanced": balanced, "gpt": gpt,
+SYMBOLIC: Mapping[str, Callable[[], Model]] = {"abstract": abstract, "amax": amax, "balanced": balanced, "gpt": gpt,
                                                "lora": partial(moe, adapters=True),
                                                "mla": mla, "mlp": mlp, "moe": moe, "statistics": statistics,
                                                "two_losses": two_losses}

@@ -28,8 +28,8 @@ ELEMENTS = ("act", "w", "ids", "mask", "stat")
 Sparse = FrozenMap[str, str]
 """Dim -> the one-hot tensor that chooses along it."""
 
-TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip", "step", "rng", "count", "loss",
-         "activation")
+TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip", "step", "rng", "loss_scale",
+         "count", "loss", "activation")
 """What a step program works on beside tensors and gradients."""
 
 ENDS = ("first", "last")

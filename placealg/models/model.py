@@ -51,7 +51,7 @@ class Statistic:
     """What moves a parameter that no gradient reaches: how the batch's own statistic is taken, and merged over ranks.
 
     `of` is the tensor of the op graph that holds it, for the tokens of a rank: "" is any function of what enters the
-    unit. `merge` is a `mean` over tokens, or the `sum` over them.
+    unit. `merge` is a `mean` over tokens, the `sum` over them, or the `max`: the largest.
     """
 
     of: str = ""

@@ -41,8 +41,8 @@ def reference_weight(reference: Reference) -> Monomial:
 
 
 def group_weight(reference: Reference, group: Group) -> Monomial:
-    """The weight of one unit in what moves a group: in its gradient, or in a statistic, which may be a sum: 1."""
-    return ONE if group.merge == "sum" else reference_weight(reference)
+    """The weight of one unit in what moves a group: in its gradient, or in a statistic: of a sum or a max 1."""
+    return reference_weight(reference) if group.merge == "mean" else ONE
 
 
 def equal_counts(reference: Reference) -> Weighting:
@@ -69,10 +69,18 @@ def weighted(value: Value, want: Monomial, weighting: Weighting) -> Bool:
     return symbols.equals(terms, weighting(want))
 
 
+def reached(value: Value) -> Bool:
+    """The largest magnitude is over all units: the unit is among them, once or more often, and nothing scales it."""
+    unscaled = [z3.Implies(symbols.indicator(t), symbols.equals([Term(t.coefficient)], ONE)) for t in value.terms]
+    return z3.And(z3.Or([symbols.indicator(t) for t in value.terms]), *unscaled)
+
+
 def gradient_integrity(update: Updated, reference: Reference, group: Group, weighting: Weighting) -> Bool:
     """The gradient that an update reads, and the one that the norm counted, are the reference's."""
     want = group_weight(reference, group)
     value = update.gradient
+    if group.merge == "max":
+        return z3.And(defined(value), reached(value))
     conditions = [defined(value), weighted(value, want, weighting)]
     conditions.append(counted_integrity(update.skip, reference, weighting))
     if group.locality != "elementwise" and "grad_sum" in group.whole_reads:

@@ -41,7 +41,8 @@ from placealg.prover.ops.stages import no_end, on_ends
 from placealg.step.program import Group, Step
 from placealg.step.verbs import VERBS
 
-OWN_KIND = {"weight": "view", "hyper": "update", "rng": "random", "store": "invariant", "result": "invariant"}
+OWN_KIND = {"weight": "view", "hyper": "update", "scale": "update", "rng": "random", "store": "invariant",
+            "result": "invariant"}
 """Kind of read -> the obligation that fails if the step itself makes the read wrong."""
 
 

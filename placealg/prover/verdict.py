@@ -102,8 +102,8 @@ def not_covered(reference: Reference, events: Iterable[Event] = ()) -> tuple[str
             if event.bytes != kept:
                 found[f"rounding of gradients while they are reduced over {', '.join(event.axes)} (bytes per element: "
                       f"{event.bytes} on the wire, {kept} at rest)"] = None
-    carried = ", averages of the weights" if any(g.averaged for g in reference.groups) else ""
-    outside = OUTSIDE.removesuffix(carried)
+    averaged = ", averages of the weights" if any(g.averaged for g in reference.groups) else ""
+    outside = OUTSIDE.replace(averaged, "").replace(", a loss scale" if reference.scaled else "", "")
     always = (outside if text == OUTSIDE else text for text in NOT_COVERED)
     return (*always, *_of_pipelines(reference), *reference.left_out, *found)
 

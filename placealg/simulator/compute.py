@@ -43,7 +43,8 @@ def _take(m: Machine, e: Event) -> None:
         kept, weight = m.stores[rank].kept.get((op.output, m.instance)), fraction(divided(m, e, rank, Fraction(1)))
         found = None
         if kept is not None and weight is not None:
-            found = network.second_moments((x, weight) for x in kept["inputs"].numbers.tolist())
+            taken = network.largest if m.reference.group(e.group).merge == "max" else network.second_moments
+            found = taken((x, weight) for x in kept["inputs"].numbers.tolist())
         for element in m.elements(e):
             if m.chosen(e, rank, element):
                 m.target(e)[rank][element] = m.garbage() if found is None else found[element]

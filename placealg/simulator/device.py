@@ -180,4 +180,6 @@ def _taken(run: _ReferenceRun, slot: Slot, weight: Mapping[int, Fraction]) -> Nu
         return tuple(space.number(flat[part.numbers]) for part in space.parts(group))
     (op,) = space.graph.of_unit(group.unit)
     entered = run.kept[op.output, slot[1]]["inputs"]
+    if group.merge == "max":
+        return network.largest((x, Fraction(1)) for x in entered.numbers)
     return network.second_moments((x, weight[i]) for i, x in zip(entered.extent[BATCH], entered.numbers, strict=True))

@@ -22,6 +22,12 @@ def divided(machine: Machine, event: Event, rank: int, number: Number, tokens: i
                                         "tokens": machine.token_count(rank, event.unit) if tokens is None else tokens}
     if PADDING in event.divisor.names():
         known[PADDING] = _padding(machine, event, rank)
+    if "loss_scale" in event.divisor.names():
+        scale = machine.scalar("loss_scale", rank)
+        machine.watch.scale(machine, event, rank, scale)
+        if scale is None:
+            return None
+        known["loss_scale"] = scale
     if "count" in event.divisor.names():
         losses = machine.reference.losses
         count = machine.scalar("count", rank, event.unit if event.unit in losses else losses[0])

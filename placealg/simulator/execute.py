@@ -21,7 +21,7 @@ from placealg.step.event import MICROBATCH
 from placealg.step.program import GROUP_VALUES, Event, Node
 from placealg.step.verbs import MESSAGES
 
-_INITIAL = {"moments": ZERO, "step": ZERO, "rng": FIRST_STREAM}
+_INITIAL = {"moments": ZERO, "step": ZERO, "rng": FIRST_STREAM, "loss_scale": network.FIRST_SCALE}
 _COPIED = {"master": "weight", "weight": "master", "average": "weight", "grad_sum": "grad"}
 """Value -> what `assign` copies where the event names no source."""
 
@@ -140,7 +140,11 @@ def _accumulate(m: Machine, e: Event) -> None:
     for rank, element in m.pairs(e):
         if element in target[rank]:
             number = source[rank].get(element)
-            target[rank][element] = m.garbage() if number is None else target[rank][element] + number
+            before = target[rank][element]
+            if number is None:
+                target[rank][element] = m.garbage()
+            else:
+                target[rank][element] = _largest([before, number]) if e.op == "max" else before + number
 
 
 def _reduce(m: Machine, e: Event) -> None:
@@ -157,7 +161,8 @@ def _all_reduce(m: Machine, e: Event) -> None:
 
 
 def _sum(m: Machine, e: Event, source: list[Table], target: list[Table]) -> None:
-    if e.op not in ("", "sum", "mean", "premultiplied", "max") or (e.op == "max" and e.value != "skip"):
+    if e.op not in ("", "sum", "mean", "premultiplied", "max") or (
+            e.op == "max" and e.value != "skip" and not (e.group and m.reference.group(e.group).merge == "max")):
         raise InputError(f"{e.path}: op = '{e.op}' does not reduce {e.value}", name=e.op, valid=("sum", "mean"))
     early = e.op == "premultiplied"
     for element, team in m.teams(e):
@@ -214,6 +219,11 @@ def _update(m: Machine, e: Event) -> None:
         _optimize(m, e)
         return
     source, target = m.source(e), m.target(e)
+    if e.value == "loss_scale":
+        for rank, _ in m.pairs(e):
+            old = m.scalar("loss_scale", rank)
+            target[rank][0] = m.garbage() if old is None else network.rescaled(old, m.skips(rank))
+        return
     for rank, _ in m.pairs(e):
         if e.value != "step" or not m.skips(rank):
             target[rank][0] = source[rank][0] + 1 if source[rank] else m.garbage()

@@ -40,7 +40,7 @@ Team = Mapping[tuple[int, ...], int]
 Message = tuple[int, str, int, int]
 """(rank that gets it, the tensor or gradient, its instance, microbatch)."""
 
-SCALARS = ("step", "rng", "count", "norm", "skip")
+SCALARS = ("step", "rng", "loss_scale", "count", "norm", "skip")
 _READS = {"accumulate": "grad", "publish": "master", "norm": "grad_sum"}
 
 
@@ -75,6 +75,9 @@ class Watch(Protocol):
 
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
         """An op's forward reads the random stream."""
+
+    def scale(self, machine: Machine, event: Event, rank: int, scale: Fraction | None) -> None:
+        """An event divides, or multiplies, by the loss scale."""
 
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """A number enters the checkpoint."""

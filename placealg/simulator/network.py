@@ -27,6 +27,9 @@ ZERO = Fraction(0)
 FIRST_STREAM = Fraction(100)
 """The value of `rng` in the first step."""
 
+FIRST_SCALE = Fraction(8)
+"""The loss scale of the first step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -99,6 +102,13 @@ def second_moments(inputs: Iterable[tuple[Vector, Fraction]]) -> Matrix:
     return a, b, c, d
 
 
+def largest(inputs: Iterable[tuple[Vector, Fraction]]) -> Matrix:
+    """The largest magnitudes in x x^T over a unit's inputs x, each times its weight; 0 where there are none."""
+    found = [(abs(x * x * w), abs(x * y * w), abs(y * x * w), abs(y * y * w)) for (x, y), w in inputs]
+    a, b, c, d = (max((term[e] for term in found), default=ZERO) for e in range(4))
+    return a, b, c, d
+
+
 def _scales(place: int) -> tuple[int, int]:
     """The column scales of a unit's group at this place: different for every group of a unit."""
     return 1 + place, 1 + 2 * place
@@ -157,6 +167,11 @@ def optimize(master: Number, moments: Number, gradient: Number, step: Number, wh
     """
     heavy = moments * HALF + gradient + master * EIGHTH
     return master - heavy * (whole / (4 + step)), heavy
+
+
+def rescaled(scale: Fraction, skipped: bool) -> Fraction:
+    """The loss scale after a step: half of it if the step was skipped, else twice."""
+    return scale * (HALF if skipped else 2)
 
 
 def average(before: Number, weight: Number) -> Number:

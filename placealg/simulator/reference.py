@@ -35,6 +35,7 @@ class State:
     rng: Fraction
     losses: Box | None = None
     average: Mapping[Slot, Numbers] = FrozenMap()
+    scale: Fraction = network.FIRST_SCALE
 
 
 def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
@@ -57,7 +58,8 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         looked = [g for slot, numbers in gradient.items() if slot[0] in at_risk(reference, setting) for g in numbers]
         among = sum(residues(g).size for g in looked)
         if any(overflows(g, among) for g in looked):
-            return replace(state, average=_averaged(state, state.weight), rng=state.rng + 1, losses=losses)
+            return replace(state, average=_averaged(state, state.weight), rng=state.rng + 1, losses=losses,
+                           scale=network.rescaled(state.scale, skipped=True))
     factor, trained = Fraction(1), {g.name for g in reference.trained}
     if reference.clip:
         factor = network.clip_factor(sum((squares(g) for (name, _), numbers in gradient.items() if name in trained
@@ -77,7 +79,8 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         results = [network.optimize(w, m, g, state.step, whole[k]) for k, (w, m, g) in enumerate(
             zip(state.weight[slot], state.moments[slot], clipped, strict=True))]
         weight[slot], moments[slot] = tuple(w for w, _ in results), tuple(m for _, m in results)
-    return State(weight, moments, state.step + 1, state.rng + 1, losses, _averaged(state, weight))
+    return State(weight, moments, state.step + 1, state.rng + 1, losses, _averaged(state, weight),
+                 network.rescaled(state.scale, skipped=False))
 
 
 def _averaged(before: State, weight: Mapping[Slot, Numbers]) -> Mapping[Slot, Numbers]:

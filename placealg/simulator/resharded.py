@@ -178,6 +178,9 @@ class _Unobserved(Comparison):
     def stream(self, *_: object) -> None:
         """Nothing is compared."""
 
+    def scale(self, *_: object) -> None:
+        """Nothing is compared."""
+
     def stored(self, *_: object) -> None:
         """Nothing is compared."""
 

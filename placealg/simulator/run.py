@@ -148,6 +148,10 @@ class Comparison:
         """The stream's value."""
         self._compare(machine, event, rank, ("rng", 0), None, rng, self.states[machine.number].rng)
 
+    def scale(self, machine: Machine, event: Event, rank: int, scale: Fraction | None) -> None:
+        """The scale of the step."""
+        self._compare(machine, event, rank, ("loss_scale", 0), None, scale, self.states[machine.number].scale)
+
     def stored(self, machine: Machine, event: Event, rank: int, element: int, number: Number) -> None:
         """One number of the checkpoint: of the state after the step, between steps of the one that is there."""
         state = self.states[machine.number + (event.phase not in BETWEEN)]
@@ -157,7 +161,7 @@ class Comparison:
             self._compare(machine, event, rank, slot, element, number, wanted[slot][element])
         else:
             self._compare(machine, event, rank, (event.value, 0), None, number,
-                          state.step if event.value == "step" else state.rng)
+                          {"step": state.step, "rng": state.rng, "loss_scale": state.scale}[event.value])
 
     def result(self, machine: Machine) -> None:
         """Some rank holds the new number, as a weight or as a master weight, and its average.

@@ -19,7 +19,7 @@ from placealg.step.program import Event, Reference
 Instance = tuple[str, int]
 """(unit, instance)."""
 
-_EVERYWHERE = ("step", "rng", "count", "norm", "skip")
+_EVERYWHERE = ("step", "rng", "loss_scale", "count", "norm", "skip")
 
 
 @dataclass(frozen=True, slots=True)

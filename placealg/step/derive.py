@@ -30,6 +30,7 @@ from placealg.step.rules import Averaging, Living
 from placealg.step.saving import PARAMETERS, Saving
 from placealg.step.split import data_axes, place, split_dims, summed
 from placealg.step.trained import trained
+from placealg.step.verbs import LOSS_SCALE
 from placealg.step.whole import with_whole
 from placealg.strategy.options import DEFAULTS, LIFETIMES, TYPES
 from placealg.strategy.spec import Strategy
@@ -146,6 +147,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         weighting=str(loss["reference"]),
         clip=strategy.option("optimizer", "clip") == "global_norm",
         skip=strategy.option("optimizer", "skip") == "overflow",
+        scaled=strategy.option("loss", "scale") == "dynamic",
         microbatches=microbatches if isinstance(microbatches, int) else None,
         hypotheses=tuple(loss["assume"]),
         random_keys=tuple(map(Stream.parse, strategy.option("random", "dropout"))),
@@ -196,6 +198,8 @@ def _seed_of_terms(strategy: Strategy, averaging: Averaging, own: Averaging) -> 
     by = own.by
     for axis in own.data:
         by = by * Monomial.of(axis) ** ((axis in averaging.counted) - (axis in own.counted))
+    if strategy.option("loss", "scale") == "dynamic":
+        by = by / Monomial.of(LOSS_SCALE)
     later = strategy.option("schedule", "microbatch_mean") == "gradients" and MICROBATCH not in averaging.counted
     return by * Monomial.of("m") ** ((MICROBATCH not in own.counted) - later)
 
@@ -212,10 +216,10 @@ def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
 
 def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operations: Operations | None,
             data: tuple[str, ...]) -> Iterator[Event]:
-    averaging = averaging_of(strategy, data)
+    averaging, scaled = averaging_of(strategy, data), strategy.option("loss", "scale") == "dynamic"
     for plan in plans:
         yield from rules.initialise(plan)
-    yield from rules.global_states("init", "assign")
+    yield from rules.global_states("init", "assign", scaled)
 
     for plan in plans:
         yield from rules.clear_gradients(plan) if not plan.group.frozen else ()
@@ -243,6 +247,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     for loss in model.losses if of_loss else ():
         yield Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of("m"), rule=Rule(
             "loss", "the step's loss is the mean over microbatches"))
+    yield from (rules.scale_loss(loss) for loss in model.losses) if scaled else ()
     yield from operations.backward("loss") if operations else ()
     seed = _seed_of_terms(strategy, averaging, own) if own else ONE
     yield from _backward(strategy, model, plans, averaging, operations, seed)
@@ -258,6 +263,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
 
     updated = tuple(p for p in plans if not p.group.frozen)
     counted = tuple(p for p in updated if not p.group.statistic)
+    yield from map(rules.unscale, counted) if scaled else ()
     if strategy.option("optimizer", "skip") == "overflow":
         for plan in counted:
             yield from rules.flag_overflow(plan)
@@ -273,17 +279,17 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     for plan in updated:
         yield from rules.update(plan)
         yield from rules.publish(plan) if plan in passing else ()
-    yield from rules.global_states("update", "update")
+    yield from rules.global_states("update", "update", scaled)
     for plan in updated:
         yield from rules.publish(plan) if plan not in passing else ()
 
     saving = Saving(str(strategy.option("checkpoint", "by")), str(strategy.option("checkpoint", "holds")))
     for plan in plans:
         yield from saving.save(plan)
-    yield from saving.global_states("save", strategy.mesh.names)
+    yield from saving.global_states("save", strategy.mesh.names, scaled)
     for plan in plans if saving.holds != PARAMETERS else ():
         yield from saving.resume(plan)
-    yield from saving.global_states("resume", strategy.mesh.names)
+    yield from saving.global_states("resume", strategy.mesh.names, scaled)
 
 
 def _count(averaging: Averaging, phase: str, loss: str) -> Iterator[Event]:
@@ -378,7 +384,7 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
                 yield from rules.free(plan, "backward", _living(strategy, plan, lifetime))
         for plan in ending:
             if not plan.group.frozen and not plan.group.taken and not apart:
-                yield from rules.reduce_microbatch(plan, averaging)
+                yield from rules.reduce_microbatch(plan, rules.merging(plan, averaging))
         if operations:
             yield from operations.leaving(unit.name)
     for unit in reversed(model.units) if apart else ():

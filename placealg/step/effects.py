@@ -138,13 +138,15 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
     ("update", _GROUP): Effect((_S.FLAGS, _S.OPTIMIZED, _S.STEP), (_S.STATES,), divides=True, sourced=False),
     ("update", "average"): Effect((_S.ORIGIN, _S.OWN)),
     ("update", "step"): Effect((_S.FLAGS, _S.OWN), sourced=False),
+    ("update", "loss_scale"): Effect((_S.FLAGS, _S.OWN), sourced=False),
     ("update", "rng"): Effect((_S.OWN,), sourced=False),
     ("publish", _GROUP): Effect(fresh=False, rows=("all_gather",)),
     ("offload", _GROUP): _COPIED, ("fetch", _GROUP): _COPIED,
     ("store", _GROUP): Effect(writes=()), ("store", _GLOBAL): Effect(writes=()),
     ("load", _GROUP): Effect((), sourced=False), ("load", _GLOBAL): Effect((), sourced=False),
 }
-"""(verb, kind of subject or value) -> its effect. An event whose divisor names `count` reads the count, too."""
+"""(verb, kind of subject or value) -> its effect. An event whose divisor names `count`, or the loss scale, reads
+that, too."""
 
 
 def effects(verb: str) -> Iterator[Effect]:

@@ -16,7 +16,7 @@ from placealg.models.graph import Graph
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import Pipeline
-from placealg.step.verbs import CARRIED, SOURCES, VERBS
+from placealg.step.verbs import CARRIED, LOSS_SCALE, SOURCES, VERBS
 from placealg.step.versions import Version
 from placealg.step.where import Clause as Clause
 from placealg.strategy.streams import Stream
@@ -32,7 +32,7 @@ MICROBATCH = "microbatch"
 """The name of the loop over microbatches."""
 
 GROUP_VALUES = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip")
-GLOBAL_VALUES = ("step", "rng", "norm", "skip", "count", "loss", "activation")
+GLOBAL_VALUES = ("step", "rng", LOSS_SCALE, "norm", "skip", "count", "loss", "activation")
 
 PARTIALS: Mapping[str, str] = {"norm": "norm", "skip": "compute"}
 """Value of which every group makes a part, and a reduction the whole -> the verb that makes the part."""
@@ -264,9 +264,9 @@ class Group:
     values in `whole_reads`: the element (elementwise) or its matrix. `types` are element sizes in bytes that differ
     from the strategy's. `split` are the axes along which its parameters are split by their own dims: there a rank
     holds, uses and updates only its own elements. `rows` are the dims, and their sizes, that make up the first one of
-    each parameter in memory. No gradient reaches a `statistic`: its `grad` is what forward takes of the
-    rank's tokens, the tensor `taken` or ("") a function of what entered the unit, and is neither clipped nor counted;
-    `merge` says what it is over all tokens: their mean, or the sum. A `frozen` group has weights only: no gradient, no
+    each parameter in memory. No gradient reaches a `statistic`: its `grad` is what forward takes of the rank's tokens,
+    the tensor `taken` or ("") a function of what entered the unit, and is neither clipped nor counted; `merge` says
+    what it is over all tokens: their mean, the sum, the max. A `frozen` group has weights only: no gradient, no
     optimizer state, and the same values after a step as before. The axes `stacked` split a stack of matrices, such as
     those of experts, and no matrix. Of an `averaged` group an average of the weights is carried from step to step.
     """
@@ -310,14 +310,14 @@ class Reference:
 
     `data_axes` split the tokens. `weighting` is the reference weight of a token: token_mean, 1/|B|, microbatch_mean, or
     sum, 1. `clip` says whether the gradient is clipped by its global norm, `skip` whether a step is skipped whose
-    gradient overflows. `hypotheses` are the names that a verdict may assume. `random_keys` are deviations from logical
-    keys of random streams. `types` are the default bytes per element, `sizes` the model's symbols that are known as
-    numbers. `graph` is the op graph, without ops if units run whole; `split_dims` the dim by which each parameter is
-    split along an axis, `dims` the ordered entries by which each axis splits ops. `unrolled` are axes whose sums the
-    prover writes out rank by rank, with their sizes. `pipeline` is the schedule of the axis that splits the model along
-    its depth. `left_out` says in words what the network has and the model lacks. `pad` says what is padded if a share
-    is not a whole number: none, rows, elements. `losses` are the terms of the loss: each is weighted by counts of its
-    own tokens.
+    gradient overflows, `scaled` whether the loss is multiplied by a scale that overflow moves. `hypotheses` are the
+    names that a verdict may assume. `random_keys` are deviations from logical keys of random streams. `types` are the
+    default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op graph, without
+    ops if units run whole; `split_dims` the dim by which each parameter is split along an axis, `dims` the ordered
+    entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank, with their
+    sizes. `pipeline` is the schedule of the axis that splits the model along its depth. `left_out` says in words what
+    the network has and the model lacks. `pad` says what is padded if a share is not a whole number: none, rows,
+    elements. `losses` are the terms of the loss: each is weighted by counts of its own tokens.
     """
 
     strategy: str
@@ -329,6 +329,7 @@ class Reference:
     weighting: str = "token_mean"
     clip: bool = True
     skip: bool = False
+    scaled: bool = False
     microbatches: int | None = None
     hypotheses: tuple[str, ...] = ()
     random_keys: tuple[Stream, ...] = ()

@@ -24,7 +24,7 @@ from placealg.step.program import (
     Reference,
     Rule,
 )
-from placealg.step.verbs import CARRIED, GRADIENT, HANDED, HANDED_ON, REGION, SLOT, TENSOR, VERBS
+from placealg.step.verbs import CARRIED, GRADIENT, HANDED, HANDED_ON, LOSS_SCALE, REGION, SLOT, TENSOR, VERBS
 from placealg.step.where import parse_where
 from placealg.strategy.options import DEFAULTS, TYPES, placed
 from placealg.strategy.toml_lines import Positions
@@ -119,7 +119,8 @@ def _axes(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
 def _divisor(key: str, value: Any, reference: Reference) -> Monomial:
     if type(value) is not int and not isinstance(value, str):
         raise InputError(f"{key} is {shown(value)}: expected a whole number, or a quotient of sizes such as \"dp*m\"")
-    divisor = Monomial.parse(str(value)[:_MAX_TEXT], (*reference.mesh.names, "m", "tokens", "count", PADDING))
+    names = (*reference.mesh.names, "m", "tokens", "count", LOSS_SCALE, PADDING)
+    divisor = Monomial.parse(str(value)[:_MAX_TEXT], names)
     if divisor.coefficient <= 0:
         raise InputError(f"{key} is {shown(value)}: a divisor is positive")
     if max(divisor.coefficient.numerator, divisor.coefficient.denominator) > _LARGEST_NUMBER:
@@ -248,7 +249,7 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
         yield from ((group.name, "") for group in (reference.trained if of_gradients else reference.groups)
                     if (group.statistic or (verb, value) != ("compute", "grad"))
                     and (value == "weight" or not group.frozen) and (value not in CARRIED or group.averaged))
-    else:
+    elif value != LOSS_SCALE or reference.scaled:
         yield "", ""
 
 

@@ -9,6 +9,7 @@ from placealg.models.backward import GRAD
 from placealg.step.effects import Access
 from placealg.step.event import Event, Group, Reference
 from placealg.step.receivers import WEIGHTS
+from placealg.step.verbs import LOSS_SCALE
 from placealg.step.versions import Version
 
 Storage = tuple[str, str, str]
@@ -21,6 +22,8 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
         yield from _READS[access](event, reference)
     if "count" in event.divisor.names() and (not event.on_tensor or event.verb == "compute"):
         yield event.unit if event.unit in reference.losses else reference.losses[0], "count", "device"
+    if LOSS_SCALE in event.divisor.names():
+        yield "", LOSS_SCALE, "device"
 
 
 def writes(event: Event, reference: Reference) -> Iterator[Storage]:

@@ -175,6 +175,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
                 optimizer, locality, reads, types = "load", "matrix", ("grad_sum",), _BUFFER.plus(types)
             elif statistic or _frozen(model, parameters[0]):
                 optimizer, locality, reads = "running" if statistic else NONE, "elementwise", ()
+                types = _BUFFER.plus(types) if found and found.merge == "max" else types
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
                         types, tuple(split.get(parameters[0].name, ())),
@@ -242,7 +243,7 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
 
     axes = tuple(a for a in strategy.mesh.names if a not in group.split)
     parameters, optimizer, gradients = state("parameters"), state("optimizer"), state("gradients")
-    if group.taken:
+    if group.taken or group.merge == "max":
         parameters, optimizer, gradients = (rule.states.get(s, StatePlacement()) if rule else StatePlacement()
                                             for s in ("parameters", "optimizer", "gradients"))
     tiers = {name: strategy.offload_tier(name) if placement.offloaded else "device"

@@ -14,7 +14,7 @@ from placealg.placement import MEMORY_TIERS
 from placealg.step.event import MICROBATCH
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
-from placealg.step.verbs import BYTES
+from placealg.step.verbs import BYTES, LOSS_SCALE
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,13 @@ class Averaging:
 
     `counted` are the axes (and perhaps `microbatch`) that the loss's own divisor covers: over these, gradients are
     summed. Over every other axis of `data`, which split the tokens, they are averaged. Over the remaining axes a
-    gradient's parts are parts of one token's: they are summed.
+    gradient's parts are parts of one token's: they are summed. With `merge` max it is the largest of the parts instead.
     """
 
     divisor: str
     counted: tuple[str, ...]
     data: tuple[str, ...]
+    merge: str = "sum"
 
     @property
     def by(self) -> Monomial:
@@ -37,17 +38,34 @@ class Averaging:
 
     def op(self, axes: tuple[str, ...]) -> tuple[str, Monomial]:
         """(operator, divisor) of a reduction over `axes`."""
+        if self.merge == "max":
+            return "max", ONE
         averaged = tuple(a for a in axes if a in self.data and a not in self.counted)
         if not averaged:
             return "sum", ONE
         return ("mean", ONE) if averaged == axes else ("sum", Monomial.of(*averaged))
 
 
-def global_states(phase: str, verb: str) -> Iterator[Event]:
-    """The events on the states that belong to no group, and rest on every rank."""
+def global_states(phase: str, verb: str, scaled: bool = False) -> Iterator[Event]:
+    """The events on the states that belong to no group, and rest on every rank; with `scaled`, a loss scale is one."""
     for value in ("step", "rng"):
         yield Event(phase, verb, value, rule=Rule(
             "global_state", "the step counter and the random stream are states of their own"))
+    if scaled:
+        yield Event(phase, verb, LOSS_SCALE, rule=Rule(
+            "scale_loss", "the loss scale is a state of its own, which grows, and shrinks where a gradient overflows"))
+
+
+def scale_loss(loss: str) -> Event:
+    """Backward starts from the loss times its scale."""
+    return Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of(LOSS_SCALE) ** -1, rule=Rule(
+        "scale_loss", "small gradients would be lost in 16 bits: the loss is multiplied by a scale"))
+
+
+def unscale(plan: Plan) -> Event:
+    """What the optimizer and the flags read is the gradient, without the loss scale."""
+    return Event("update", "scale", "grad_sum", plan.group.name, divisor=Monomial.of(LOSS_SCALE), tier=plan.update_tier,
+                 rule=Rule("scale_loss", "a reduced gradient is divided by the loss scale before anything looks at it"))
 
 
 def _names(axes: tuple[str, ...]) -> str:
@@ -158,15 +176,17 @@ def free(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
 
 
 def merging(plan: Plan, averaging: Averaging) -> Averaging:
-    """How the parts of a group's gradient become the whole: as the loss's, but of a statistic that is a sum a sum."""
-    return averaging if plan.group.merge == "mean" else Averaging("one", averaging.data, averaging.data)
+    """How the parts of a group's gradient become the whole: as the loss's, but of a statistic that is a sum or max."""
+    merge = plan.group.merge
+    return averaging if merge == "mean" else Averaging("one", averaging.data, averaging.data, merge)
 
 
 def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
     """Forward takes a mean over the rank's tokens; the step's statistic is a mean of these, like the loss."""
-    if plan.group.taken:
+    if plan.group.merge != "mean":
+        what = plan.group.taken or "what is largest"
         yield Event("forward", "compute", "grad", plan.group.name, rule=Rule(
-            "statistic", f"{plan.group.taken} of the rank's tokens moves {plan.group.name}, which no gradient reaches"))
+            "statistic", f"{what} of the rank's tokens moves {plan.group.name}, which no gradient reaches"))
         return
     by = Monomial.of(averaging.divisor)
     yield Event("forward", "compute", "grad", plan.group.name, divisor=by if MICROBATCH in averaging.counted
@@ -188,8 +208,10 @@ def reduce_microbatch(plan: Plan, averaging: Averaging, phase: str = "backward")
     if plan.accumulates_on_host:
         yield Event(phase, "offload", "grad", group, tier="device->host", where=owners(plan.scattered),
                     bytes="g", rule=Rule("offload", f"{_rests(plan)}: a gradient follows its final reduction there"))
-    yield Event(phase, "accumulate", "grad_sum", group, tier=plan.grad_sum_tier, rule=Rule(
-        "accumulate", "the step's gradient is the sum over its microbatches"))
+    largest = averaging.merge == "max"
+    yield Event(phase, "accumulate", "grad_sum", group, op="max" if largest else "", tier=plan.grad_sum_tier, rule=Rule(
+        "accumulate", f"the step's {'statistic is the largest' if largest else 'gradient is the sum'} over its "
+                      "microbatches"))
 
 
 def _reduced(plan: Plan, averaging: Averaging, axes: tuple[str, ...], event: Event) -> Iterator[Event]:

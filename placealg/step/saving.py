@@ -92,15 +92,15 @@ class Saving:
             yield Event("resume", "slice", value, group, axes=cut, tier=tier, rule=Rule(
                 "resume_state", f"it rests sharded over {' and '.join(cut)}"))
 
-    def global_states(self, phase: str, mesh: tuple[str, ...]) -> Iterator[Event]:
-        """The step counter and the random stream, which rest on every rank."""
+    def global_states(self, phase: str, mesh: tuple[str, ...], scaled: bool = False) -> Iterator[Event]:
+        """The step counter, the random stream and a loss scale, which rest on every rank."""
         if self.holds == PARAMETERS:
             return
         if phase == "save":
-            for event in global_states("save", "store"):
+            for event in global_states("save", "store", scaled):
                 yield Event("save", "store", event.value, where=self.alone(mesh), rule=event.rule)
             return
-        for event in global_states("resume", "load"):
+        for event in global_states("resume", "load", scaled):
             yield event
             if self.alone(mesh):
                 yield Event("resume", "broadcast", event.value, axes=mesh, rule=Rule(

@@ -3,8 +3,8 @@
 The machine. On every rank, every value of every parameter group is a table element -> number. An element that has no
 entry is *not held*. A number that no event defined is *garbage*. Storage is kept apart by tier. `where` selects (rank,
 element) pairs; outside them nothing changes. own(i) is the owner of element i along an axis, under the event's layout.
-step, rng, count, a group's partial norm and its flag skip have no elements and no tier: coordinate 0 of every axis owns
-them. `at` has no meaning outside the loop over microbatches.
+step, rng, loss_scale, count, a group's partial norm and its flag skip have no elements and no tier: coordinate 0 of
+every axis owns them. `at` has no meaning outside the loop over microbatches.
 
 If a parameter is split along an axis by one of its dims, a rank begins with the elements whose index it owns there, and
 holds others while they are gathered along that axis: a collective along another axis then leaves those as they are, a
@@ -71,7 +71,7 @@ MESSAGES = ("send", "recv")
 """The verbs of a pipeline, from stage to stage."""
 
 VERBS: Mapping[str, Verb] = {v.name: v for v in (
-    Verb("broadcast", True, (*_STATES, "step", "rng"), True,
+    Verb("broadcast", True, (*_STATES, "step", "rng", "loss_scale"), True,
          "every rank's copy becomes a copy of what the rank with coordinate `root` on each of the axes holds; garbage "
          "if there is none"),
     Verb("slice", False, (*_STATES, *_GRADIENTS, *_TENSORS), True,
@@ -88,37 +88,38 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "element i becomes, on every rank, what the owner of i along the axes (of a tensor: by the dim of `from`) "
          "holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.I)),
-    Verb("assign", False, (*_STATES, "grad_sum", "step", "rng", SLOT), False,
+    Verb("assign", False, (*_STATES, "grad_sum", "step", "rng", "loss_scale", SLOT), False,
          "the value becomes a copy of its source: master of weight, weight of master, average of weight, grad_sum of "
-         "grad; moments, step and rng of their initial value; not held where the source is not. What enters a repeated "
-         "unit is the version read in its first instance and the unit's last tensor of the instance before in later "
-         "ones; its gradient is added there"),
+         "grad; moments, step, rng and loss_scale of their initial value; not held where the source is not. What "
+         "enters a repeated unit is the version read in its first instance and the unit's last tensor of the "
+         "instance before in later ones; its gradient is added there"),
     Verb("zero", False, ("grad_sum",), False, "every element becomes 0, and is held"),
     Verb("compute", False, ("activation", "loss", "count", "skip", "grad", *_TENSORS), False,
          "a unit runs on the rank's tokens of the microbatch. Forward reads its weights, the stream rng and its "
          "input, and keeps them for backward. Backward reads the weights, what forward kept and the gradient of its "
-         "output; the first use of a parameter in backward order sets grad, later uses add to it. Where what they read "
-         "is missing, gradients are garbage. The loss reads the last unit's output; it is the sum over the local "
-         "tokens, divided by the divisor, and backward starts from it. A count is the rank's tokens: of the microbatch "
-         "inside the loop, of all microbatches in prepare; a step forgets the counts of another. A group's flag skip "
-         "becomes, on every rank, 1 if an element of grad_sum that the rank holds and `where` selects overflows, else "
-         "0. The grad of a group of statistics "
-         "becomes the sum, over the rank's tokens of the microbatch, of a function of what entered the unit in "
-         "forward, divided by the divisor; garbage where nothing did. In an op graph it becomes what the rank holds of "
-         "the tensor that moves the group. Of a tensor: its op runs on what the "
-         "rank holds of the versions `reads`: elementwise on indices that all operands hold, contracted dims and row "
-         "statistics over the indices held (cross entropy with axes merges its statistics over them); in backward it "
-         "runs again. Of a tensor's gradient: the backward of the tensor's op, which adds to the gradients of the "
-         "operands"),
+         "output; the first use of a parameter in backward order sets grad, later uses add to it. Where what they "
+         "read is missing, gradients are garbage. The loss reads the last unit's output; it is the sum over the "
+         "local tokens, divided by the divisor, and backward starts from it. A count is the rank's tokens: of the "
+         "microbatch inside the loop, of all microbatches in prepare; a step forgets the counts of another. A "
+         "group's flag skip becomes, on every rank, 1 if an element of grad_sum that the rank holds and `where` "
+         "selects overflows, else 0. The grad of a group of statistics becomes the sum, over the rank's tokens of "
+         "the microbatch, of a function of what entered the unit in forward (or the largest of one), divided by the "
+         "divisor; garbage where nothing did. In an op graph it becomes what the rank holds of the tensor that moves "
+         "the group. Of a tensor: its op runs on what the rank holds of the versions `reads`: elementwise on indices "
+         "that all operands hold, contracted dims and row statistics over the indices held (cross entropy with axes "
+         "merges its statistics over them); in backward it runs again. Of a tensor's gradient: the backward of the "
+         "tensor's op, which adds to the gradients of the operands"),
     Verb("scale", False, ("loss", *_GRADIENTS, *_TENSORS), False,
          "what is held is divided by the divisor (garbage where that is 0 or not held); for a loss that has been "
          "computed: the value from which backward starts"),
     Verb("accumulate", False, ("grad_sum",), False,
-         "grad is added to every held element of grad_sum; garbage where grad is not held", origin="grad"),
+         "grad is added to every held element of grad_sum, or with op = max the larger of the two stays; garbage where "
+         "grad is not held", origin="grad"),
     Verb("reduce", True, _GRADIENTS, True,
-         "the sum (or mean) over the axes, divided by the divisor (premultiplied: each part is divided before the sum, "
-         "by the divisor of its rank): garbage where only some peers hold the element, not held where none does. to = "
-         "'I': on every rank; to = 'S': only on the owner along the axes",
+         "the sum (or mean, or of statistics that are one the max) over the axes, divided by the divisor "
+         "(premultiplied: each part is divided before the sum, by the divisor of its rank): garbage where only some "
+         "peers hold the element, not held where none does. to = 'I': on every rank; to = 'S': only on the owner "
+         "along the axes",
          kinds=(Kind.P, Kind.I)),
     Verb("all_reduce", True, ("norm", "skip", "count", *_TENSORS), True,
          "the sum (or mean, or of tensors premultiplied, of flags the max) over the axes, on every rank, in place, of "
@@ -150,13 +151,14 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("clip", False, ("grad_sum",), False,
          "what is held is multiplied by the clip factor, a function of the sum of all groups' partial norms on the "
          "rank: garbage where one is missing"),
-    Verb("update", False, ("master", "average", "step", "rng"), False,
+    Verb("update", False, ("master", "average", "step", "rng", "loss_scale"), False,
          "master and moments, where master is held and the rank does not skip the step, become the optimizer's "
          "function of master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer "
          "also reads its whole_reads over the whole matrix. The step that master takes is divided by the divisor. step "
          "counts the updates of the parameters: its own moves it one up, unless the rank skips the step; that of rng "
          "moves to the next stream. An average, where it is held, becomes a function of itself and of the weight, or "
-         "of the master that `from` names, also in a step that is skipped; garbage where that is not held"),
+         "of the master that `from` names, also in a step that is skipped; garbage where that is not held. A "
+         "loss_scale becomes a function of itself and of whether the rank skips the step"),
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),
@@ -164,11 +166,15 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "the host copy becomes a copy of the device's source, or that on the nvme one of the host's"),
     Verb("fetch", False, (*_STATES, *_GRADIENTS), False,
          "the device copy becomes a copy of the host's source, or the host's one of that on the nvme"),
-    Verb("store", False, ("weight", "moments", "average", "step", "rng"), False, "what is held goes to the checkpoint"),
-    Verb("load", False, ("weight", "moments", "average", "step", "rng"), False,
+    Verb("store", False, ("weight", "moments", "average", "step", "rng", "loss_scale"), False,
+         "what is held goes to the checkpoint"),
+    Verb("load", False, ("weight", "moments", "average", "step", "rng", "loss_scale"), False,
          "the value becomes what the checkpoint holds for the rank, and nothing else is held"),
 )}
 """Verb -> its meaning. A collective needs every rank of its group: `where` may not split one."""
+
+LOSS_SCALE = "loss_scale"
+"""The state that multiplies the loss, and divides gradients again; divisors name it."""
 
 CARRIED: Mapping[str, str] = {"average": "weight"}
 """State of a group that no gradient reaches -> the value that its update takes in, after the step's own update."""

@@ -15,7 +15,7 @@ from placealg.step.event_fields import default_event, holders, values_of
 from placealg.step.pipeline import LATER
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.receivers import WEIGHTS
-from placealg.step.verbs import MESSAGES, VERBS
+from placealg.step.verbs import LOSS_SCALE, MESSAGES, VERBS
 
 
 def check_event(event: Event, reference: Reference) -> None:
@@ -66,9 +66,13 @@ def check_event(event: Event, reference: Reference) -> None:
     if event.at and event.phase not in LOOPED:
         raise InputError(f"{event.path}: at = '{', '.join(event.at)}' means a position of the microbatch loop, and "
                          f"{event.phase} stands outside it")
-    if event.op == "max" and event.value != "skip":
-        raise InputError(f"{event.path}: op = 'max' is for flags, of which a reduction takes the largest", name="max",
-                         valid=("sum", "mean"))
+    largest = bool(event.group) and reference.group(event.group).merge == "max" and event.value in ("grad", "grad_sum")
+    if event.op == "max" and event.value != "skip" and not largest:
+        raise InputError(f"{event.path}: op = 'max' is for flags and for statistics that are one, of which a reduction "
+                         "takes the largest", name="max", valid=("sum", "mean"))
+    if event.verb == "accumulate" and event.op not in ("", "sum", "max"):
+        raise InputError(f"{event.path}: op = '{event.op}': what accumulates is a sum, or the largest", name=event.op,
+                         valid=("sum", "max"))
     if event.op == "premultiplied" and event.verb != "reduce" and not event.on_tensor:
         raise InputError(f"{event.path}: op = 'premultiplied' is for gradients and tensors", name="premultiplied",
                          valid=("sum", "mean"))
@@ -81,6 +85,9 @@ def check_event(event: Event, reference: Reference) -> None:
         for name in (n for n in ("tokens", "count") if n in event.divisor.names()):
             raise InputError(f"{event.path}: each of the losses {', '.join(reference.losses)} has a number of {name} "
                              "of its own: only what is of one loss is divided by it")
+    if LOSS_SCALE in event.divisor.names() and not reference.scaled:
+        raise InputError(f"{event.path}: divisor = {event.divisor}: nothing scales the loss; [loss] scale = "
+                         "\"dynamic\" does")
     if PADDING in event.divisor.names() and not event.group:
         raise InputError(f"{event.path}: only shards of parameters have {PADDING}")
     if event.verb == "reduce" and event.to not in ("", "I", "S"):
@@ -167,7 +174,7 @@ def _check_axes(event: Event, reference: Reference) -> None:
 
 def _check_operator(event: Event, reference: Reference) -> None:
     """An operator belongs to a sum over ranks, a root to a broadcast."""
-    if event.op and not event.effect.sums and not _merges(event, reference):
+    if event.op and not event.effect.sums and event.verb != "accumulate" and not _merges(event, reference):
         raise InputError(f"{event.path}: op = '{event.op}' is for what sums over ranks, and {event.verb} of "
                          f"{event.value} does not", valid=("none",))
     if event.verb == "shift" and event.op not in ("", "sum"):

@@ -76,7 +76,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "parameters": {"tier": "device"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device",
                   "average": "none", "router_bias": False},
-    "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": ()},
+    "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": (), "scale": "none"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
     "shards": {"pad": "none"},
@@ -143,6 +143,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count", "one")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean", "sum")),
+             "scale": Key("choice", ("none", "dynamic")),
              "terms": Key("choices", TERMS), "term_divisor": Key("choice", ("tokens", "count", "one")),
              "term_axes": Key("count_axes")},
     "types": {PRESET: Key("choice", tuple(precisions())), **{name: Key("bytes") for name in TYPES}},
@@ -168,8 +169,8 @@ TABLES: Mapping[str, str] = {
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
                  "skipped, the tier of its state, as which state an average of the weights rests, and "
                  "whether routers have a bias that the load of their experts moves",
-    "loss": "how the local sum of the loss is divided, and what that assumes; further terms of the loss that routers "
-            "have, and how theirs is",
+    "loss": "how the local sum of the loss is divided, and what that assumes; whether a scale multiplies it that grows "
+            "and shrinks by overflow; further terms of the loss that routers have, and how theirs is",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
              "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
              "reduced yet, of an average of the weights, and of what linear ops, norms, or elementwise functions alone "

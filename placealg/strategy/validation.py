@@ -235,5 +235,9 @@ def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
         yield ("schedule", "microbatch_mean"), InputError(
             "[schedule] microbatch_mean is 'gradients', but the loss is divided by the tokens of all microbatches, or "
             "by nothing: no mean over microbatches is taken; leave it out")
+    if strategy.option("loss", "scale") == "dynamic" and strategy.option("optimizer", "skip") != "overflow":
+        yield ("loss", "scale"), InputError(
+            "[loss] scale is 'dynamic': it grows and shrinks by overflow, at which nobody looks; say [optimizer] skip "
+            "= \"overflow\"")
     if strategy.option("optimizer", "norm") != "all_axes" and strategy.option("optimizer", "clip") == "none":
         yield ("optimizer", "norm"), InputError("[optimizer] norm: clip is 'none', and no norm is taken; leave it out")

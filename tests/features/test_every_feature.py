@@ -72,6 +72,7 @@ FEATURES: Mapping[str, Callable[[Strategy], Tables]] = {
     "skip": _always({"optimizer": {"skip": "overflow"}}),
     "average": _always({"optimizer": {"average": "optimizer"}}),
     "average as weights": _always({"optimizer": {"average": "parameters"}, "checkpoint": {"by": "replica"}}),
+    "loss scale": _always({"loss": {"scale": "dynamic"}, "optimizer": {"skip": "overflow"}}),
     "router bias": _always({"optimizer": {"router_bias": True}}),
     "split norm": _always({"optimizer": {"norm": "split_axes"}}),
     "mean of gradients": _always({"schedule": {"microbatch_mean": "gradients"}}),

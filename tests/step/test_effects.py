@@ -32,7 +32,8 @@ from placealg.step.verbs import VERBS
 
 PROGRAMS = (("zero3*tp_sp", "gpt"), ("zero1*tp*pp", "gpt"), ("zero3*offload_optimizer", "abstract"),
             ("zero1*cp_ring*ep", "moe"), ("proofs/refuted/hsdp_flag_within_replicas.toml", None),
-            ("proofs/refuted/pytorch_22192.toml", None), ("proofs/refuted/average_before_publish.toml", None))
+            ("proofs/refuted/pytorch_22192.toml", None), ("proofs/refuted/average_before_publish.toml", None),
+            ("proofs/refuted/loss_scale_of_each_rank.toml", None))
 
 
 def test_every_verb_has_an_effect_on_all_that_it_applies_to() -> None:

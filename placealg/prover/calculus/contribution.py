@@ -145,6 +145,11 @@ class Term:
                 given |= equality(axis, at[axis], position)
         return replace(self, at=FrozenMap(at), given=given)
 
+    def differs(self, axis: str) -> bool:
+        """Whether ranks along `axis` count differently."""
+        return axis in self.at or depends(self.coefficient, axis) or any(
+            varies(p) == axis for p in self.at.values()) or any(_differs(e, axis) for e in self.given)
+
     def summed(self, axis: str) -> Term:
         """The sum over all ranks of `axis`: an indicator on it selects one rank, otherwise all ranks count alike."""
         at = FrozenMap({a: p for a, p in self.at.items() if a != axis})

@@ -16,9 +16,10 @@ from placealg.prover.calculus.positions import OWNER, Pairs
 from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.step.program import Group, Reference
+from placealg.step.verbs import LOSS_SCALE
 
 STATES = ("weight", "master", "moments", "average")
-GLOBALS = ("step", "rng")
+GLOBALS = ("step", "rng", LOSS_SCALE)
 Key = tuple[str, str]
 
 

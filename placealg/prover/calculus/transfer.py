@@ -14,6 +14,7 @@ from placealg.frozen import FrozenMap
 from placealg.placement import Kind
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen
+from placealg.prover.calculus.largest import larger, merged_over
 from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.parameter_uses import operate
@@ -34,11 +35,13 @@ from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Gu
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.stages import ends, tied
 from placealg.step.program import LOOPED, STEP_PHASES, Event
-from placealg.step.verbs import CARRIED, SOURCES, VERBS
+from placealg.step.verbs import CARRIED, LOSS_SCALE, SOURCES, VERBS
 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
     """Apply the transfer rule of one event, in place; `check` must have passed."""
+    if LOSS_SCALE in event.divisor.names():
+        observe(machine, event, "scale", machine.version(LOSS_SCALE), iteration)
     RULES[event.verb](machine, event, iteration)
 
 
@@ -224,7 +227,8 @@ def _scale(machine: Machine, event: Event, iteration: Iteration) -> None:
 
 def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
     tier = event.tiers[1]
-    added = machine.value("grad_sum", tier).plus(machine.value("grad", tier))
+    old, new = machine.value("grad_sum", tier), machine.value("grad", tier)
+    added = larger(old, new, event.op) if machine.group.merge == "max" else old.plus(new)
     _set_value(machine, ("grad_sum", tier), added, event)
 
 
@@ -238,7 +242,10 @@ def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
         factor = factor / Monomial.of(*event.axes)
     if event.op == "premultiplied":
         old, factor = old.scaled(factor), ONE
-    new = old.reduced(event.axes, factor, machine.reference.unrolled)
+    if machine.group.merge == "max":
+        new = merged_over(old, event.axes, event.op, machine.reference.unrolled).scaled(ONE / by)
+    else:
+        new = old.reduced(event.axes, factor, machine.reference.unrolled)
     if event.to == "S" and new.held:
         new = new.masked(owner_pairs(event))
     _set_value(machine, key, new, event)

@@ -186,7 +186,8 @@ WANT_OF_KIND = {
 
 
 def _copy(read: Read, place: ModelPlaces, says: str) -> tuple[str, str, str | None, str]:
-    what = {"hyper": "the step counter", "rng": "the random stream"}.get(read.kind, "the parameters")
+    what = {"hyper": "the step counter", "rng": "the random stream",
+            "scale": "the loss scale"}.get(read.kind, "the parameters")
     of = "" if read.kind == "result" else f": {what}"
     return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}{of}"
 
@@ -202,6 +203,9 @@ def _weights(update: Updated, candidate: Candidate, reference: Reference, place:
     if not place.defined(value):
         return ("undefined: garbage, or a foreign element's bytes", tell(weighting(want)), None,
                 f"{at} reads a gradient some of whose contributions are undefined")
+    if candidate.group.merge == "max":
+        return (got(value.terms, weighting), "the largest over all tokens", None,
+                f"{at} reads a largest magnitude that is not the largest over all tokens")
     fault = _fault(update, reference, candidate.group, own)
     if fault is not None:
         terms, what = fault.counted.terms, "flag" if fault is update.skip else "norm"

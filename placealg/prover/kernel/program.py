@@ -79,6 +79,7 @@ def _check_reference(step: Step) -> None:
         (bool(r.random_keys), "random streams keyed by rank"),
         (any(g.statistic for g in r.groups), "running statistics"),
         (any(g.averaged for g in r.groups), "averages of weights"),
+        (r.scaled, "a loss scale"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in r.groups),
          "an update that reads neither its element nor whole matrices"),
     ):

@@ -25,6 +25,7 @@ from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
 from placealg.step.event import READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import LOOPED, Clause, Group, Reference, Step
+from placealg.step.verbs import LOSS_SCALE
 
 AMISS: Mapping[FailureKind, str] = {
     FailureKind.UNSENT: "waits for a message that nobody sends",
@@ -166,7 +167,7 @@ def out_of_turn(event: Event, reference: Reference) -> str:
     pipeline, several = reference.pipeline, "inside the loop over microbatches of several chunks"
     if pipeline is None or pipeline.chunks == 1 or event.phase not in LOOPED:
         return ""
-    if event.value in ("step", "rng", "norm", "skip"):
+    if event.value in ("step", "rng", LOSS_SCALE, "norm", "skip"):
         return f"{event.verb} of {event.value} {several}"
     if "count" in event.divisor.names() and event.value != "loss" and not event.on_tensor:
         return f"{event.verb} of {event.value} by a count {several}"

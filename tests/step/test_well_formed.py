@@ -108,8 +108,8 @@ OUT, SLOT = "forward.layer.attn.out.all_reduce[tp]", "forward.layer.in.assign"
 
 @pytest.mark.parametrize(("strategy", "table", "message"), [
     # op
-    ("dp", 'set = "backward.*.accumulate"\nop = "mean"', "backward.layer.weight.grad_sum.accumulate: op = 'mean' is "
-     "for what sums over ranks, and accumulate of grad_sum does not; valid: none"),
+    ("dp", 'set = "backward.*.accumulate"\nop = "mean"', "backward.layer.weight.grad_sum.accumulate: op = 'mean': what "
+     "accumulates is a sum, or the largest"),
     ("zero1", 'set = "publish.*"\nop = "mean"', "publish of weight does not"),
     ("dp", 'set = "init.*.broadcast*"\nop = "sum"', "broadcast of weight does not"),
     ("dp", 'set = "update.*.norm"\nop = "mean"', "norm of norm does not"),

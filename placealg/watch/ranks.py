@@ -57,12 +57,17 @@ def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: float) -> None:
-    deadline = time.monotonic() + limit
+    """Until all ranks have ended; of those that failed one that raised is told, not one whom that made abort."""
+    deadline, aborted = time.monotonic() + limit, False
     while True:
         codes = [p.poll() for p in processes]
-        for rank, code in enumerate(codes):
-            if code is not None and code != ENDED:
-                raise RunError(f"rank {rank}: {_last(folder / f'{rank}.log', code)}")
+        wrong = [(code < 0, rank, code) for rank, code in enumerate(codes) if code is not None and code != ENDED]
+        if wrong and wrong[0][0] and None in codes and not aborted:  # who raised ends a little later
+            aborted = True
+            deadline = min(deadline, time.monotonic() + 5)
+        elif wrong and (not min(wrong)[0] or None not in codes or time.monotonic() > deadline):
+            _, rank, code = min(wrong)
+            raise RunError(f"rank {rank}: {_last(folder / f'{rank}.log', code)}")
         if all(code == ENDED for code in codes):
             return
         if time.monotonic() > deadline:

@@ -9,7 +9,7 @@ from typing import Any
 
 from placealg.importers.beside import beside
 from placealg.importers.deepspeed import Engine
-from placealg.importers.document import Document, Key, json_document, read_text
+from placealg.importers.document import Document, Key, json_document, read_text, written
 from placealg.importers.draft import Draft
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
@@ -154,8 +154,8 @@ def _sharding(draft: Draft, key: Any, value: Any, version: int) -> str:
         return "FULL_SHARD" if said.truth(key("reshard_after_forward"), reshard) else "SHARD_GRAD_OP"
     said.leave(key("reshard_after_forward"), "of FSDP2 alone")
     found = value("sharding_strategy")
-    if str(found).isdecimal() and len(str(found)) < 3 and 1 <= int(found) <= len(STRATEGIES):
-        return STRATEGIES[int(found) - 1]
+    if 1 <= (number := written(found, 2) or 0) <= len(STRATEGIES):
+        return STRATEGIES[number - 1]
     return said.choice(key("sharding_strategy"), str(found).upper(), STRATEGIES)
 
 

@@ -32,6 +32,18 @@ def dotted(path: Key) -> str:
     return text
 
 
+def written(value: object, digits: int = 30) -> int | None:
+    """The whole number that a value is written as, in at most so many digits; None where it is none.
+
+    Python refuses to read one of thousands of digits, and what is counted needs no more than these.
+
+    >>> written("16"), written(16), written("-1"), written("9" * 5000)
+    (16, 16, None, None)
+    """
+    text = str(value)
+    return int(text) if text.isdecimal() and len(text) <= digits else None
+
+
 class Include(str):
     """A value that stands in another file, which a YAML text names after `!include`."""
 

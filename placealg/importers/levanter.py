@@ -55,12 +55,13 @@ def read_levanter(document: Document, options: Options) -> Reading:
 
 def _tensor(draft: Draft, tp: int) -> None:
     said, key = draft.said, "trainer.tensor_parallel_axes"
-    named = said.raw(key) or []
+    listed = said.raw(key) or []
+    named = [str(a) for a in listed] if isinstance(listed, list) else [str(listed)]
     if tp == 1:
         said.leave(key, "model_axis_size is 1: no tensor parallelism")
         said.leave("trainer.model_axis_size", "1: no tensor parallelism")
         return
-    unknown = [a for a in named if a not in DIMS]
+    unknown = named if not isinstance(listed, list) else [a for a in named if a not in DIMS]
     if unknown or not named:
         raise said.refuse(key, f"tensor_parallel_axes {', '.join(unknown) or 'none'}: axes of arrays that no dim "
                                "here is")

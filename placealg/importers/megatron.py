@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from placealg.importers.document import written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.megatron_bytes import read_bytes
@@ -267,8 +268,8 @@ class Megatron:
         names = {"p2p": "cp_ring", "a2a": "cp_ulysses", "all_gather": "cp", "allgather": "cp"}
         if words[0] == "a2a+p2p":
             sizes = said.raw("hierarchical-context-parallel-sizes")
-            levels = [int(n) for n in (sizes if isinstance(sizes, list) else str(sizes or "").split())
-                      if str(n).isdecimal() and len(str(n)) < 10]
+            levels = [level for n in (sizes if isinstance(sizes, list) else str(sizes or "").split())
+                      if (level := written(n, 9)) is not None]
             if len(levels) != 2 or levels[0] * levels[1] != cp:
                 raise said.refuse("hierarchical-context-parallel-sizes", f"{sizes}: expected two sizes of product "
                                                                          f"{cp}")

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from placealg.importers.document import written
 from placealg.importers.said import Said
 
 OFF = (None, "", "null", "none", "None", "0", 0, False, "false", "False")
@@ -73,8 +74,8 @@ def _layers(said: Any, depth: int) -> list[bool] | None:
     """
     if said in (None, ""):
         return [True] * depth
-    if isinstance(said, int) or (str(said).isdecimal() and len(str(said)) < 10):
-        every = int(said)
+    every = said if isinstance(said, int) else written(said, 9)
+    if every is not None:
         return [k % every == 0 for k in range(depth)] if every else None
     try:
         found = _list(ast.parse(str(said).strip("'\""), mode="eval").body)

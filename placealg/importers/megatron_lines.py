@@ -10,7 +10,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.importers.command_line import HOLDS, Flags, Launch, Open, devices, flags_of, launch_of, plain
-from placealg.importers.document import Document, Key
+from placealg.importers.document import Document, Key, written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
 from placealg.importers.names import kind_without_graph
@@ -147,7 +147,7 @@ def _of_front(draft: Draft, launch: Launch, script: Script, front: dict[str, Any
 
 
 def _number(value: Any) -> int | None:
-    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 20 and int(value) > 0 else None
+    return written(value, 19) or None if isinstance(value, str) else None
 
 
 def _open_words(draft: Draft, launch: Launch, script: Script) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from placealg.importers.document import Document, Key, dotted
+from placealg.importers.document import Document, Key, dotted, written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
 from placealg.importers.megatron_adapters import read_megatron_adapters
@@ -173,7 +173,7 @@ def _world(draft: Draft) -> int | None:
     """Nodes times devices."""
     said = draft.said
     devices, nodes = said.raw("trainer.devices"), said.raw("trainer.num_nodes")
-    counts = [int(v) if re.fullmatch(r"\d{1,30}", str(v)) else None for v in (devices, nodes)]
+    counts = [written(v) for v in (devices, nodes)]
     for key, count in zip(("trainer.devices", "trainer.num_nodes"), counts, strict=True):
         if count and all(counts):
             said.read(key, f"{count} of {counts[0]} x {counts[1]} devices")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from placealg.errors import InputError
+from placealg.importers.document import written
 from placealg.importers.shell_arithmetic import arithmetic
 from placealg.importers.shell_text import ShellToken
 
@@ -61,16 +62,16 @@ class Words:
             return list(self.arguments)
         if name == "#":
             return [str(len(self.arguments))]
-        if name.isdecimal() and len(name) < 10:
-            at = int(name)
-            return None if at > len(self.arguments) or at == 0 else [self.arguments[at - 1]]
+        if name.isdecimal():
+            at = written(name, 9) or 0
+            return [self.arguments[at - 1]] if 1 <= at <= len(self.arguments) else None
         value = self.script.variables.get(name)
         if value is None:
             return None
         if isinstance(value, list):
             if index in ("@", "*"):
                 return list(value)
-            at = int(index) if index and index.isdecimal() and len(index) < 10 else 0
+            at = written(index, 9) or 0
             return [value[at]] if at < len(value) else None
         return [value]
 

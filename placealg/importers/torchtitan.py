@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from placealg.importers.document import Document
+from placealg.importers.document import Document, written
 from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
@@ -143,10 +143,10 @@ def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -
         said.leave(key, "no pipeline" if points else "empty")
         return
     words = points if isinstance(points, list) else str(points).split(",")
-    found = [str(w).strip().removeprefix("layers.") for w in words]
-    if not all(w.isdecimal() for w in found) or layers is None:
+    found = [n for w in words if (n := written(str(w).strip().removeprefix("layers."))) is not None]
+    if len(found) < len(words) or layers is None:
         raise said.refuse(key, f"split points {words}, of a model that is not read", "--model names it")
-    cuts = [0, *map(int, found), layers]
+    cuts = [0, *found, layers]
     sizes = [b - a for a, b in pairwise(cuts)]
     if min(sizes) < 0 or 0 in sizes[1:-1] or len(sizes) % degrees.pipeline:
         raise said.refuse(key, f"split points {words} do not make stages of {layers} layers for {degrees.pipeline} "

@@ -47,6 +47,8 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
     ("t.toml", "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'DualPipeV'\n"
                "pipeline_parallel_split_points = ['layers.2', 'layers.5']\n[model]\nname = 'llama3'\nflavor = '8B'\n",
      "split points ['layers.2', 'layers.5'] "),
+    ("t.toml", "[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_split_points = ['layers." + "9" * 5000
+               + "']\n[model]\nname = 'llama3'\nflavor = '8B'\n", "t.toml:3: split points ['layers.999"),
     ("t.sh", "#!/bin/bash\ntouch ran\ntorchrun pretrain_gpt.py --num-layers 2 --hidden-size 8 "
              "--tensor-model-parallel-size $1\n", "t.sh:3: --tensor-model-parallel-size is 1, which nothing sets"),
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {**__import__('os').environ}\n", "dict of words"),

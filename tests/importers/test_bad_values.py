@@ -14,8 +14,8 @@ from placealg.importers.read import reading_of
 from placealg.importers.reading import Options
 
 NASTY = ("2dp=2", "\u00b2", "-1", "0", "1e999", "[]", "{}", "'x'", "9" * 5000, "null", "(E|t)*99999999", "true", "nan")
-VALUE = re.compile(r"""(?<=[:=])([ \t]*)("[^"\n]*"|[^\s,{}\[\]#"']+)(?=[ \t]*(?:[,}\]#]|$))""", re.MULTILINE)
-"""What stands behind a colon or an equals sign, up to the end of the line or of the item."""
+VALUE = re.compile(r"""(?<=[:=\[,])([ \t]*)("[^"\n]*"|[^\s,{}\[\]#"']+)(?=[ \t]*(?:[,}\]#]|$))""", re.MULTILINE)
+"""What stands behind a colon or an equals sign, or in a list, up to the end of the line or of the item."""
 
 FILES = sorted(p for p in (ROOT / "tests" / "importers" / "miniatures").rglob("*")
                if p.is_file() and p.suffix != ".golden" and p.stat().st_size < 8000)

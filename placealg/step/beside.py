@@ -21,7 +21,7 @@ def with_statistics(events: Iterable[Event], plans: Iterable[Plan], averaging: A
         for plan in plans:
             if event.verb == "compute" and event.tensor == plan.group.taken != "":
                 yield from rules.take_statistic(plan, averaging)
-                yield from rules.reduce_microbatch(plan, rules.merging(plan, averaging), "forward")
+                yield from rules.reduce_microbatch(plan, averaging, "forward")
 
 
 def of_terms(events: Iterable[Event], model: Model, by: Monomial) -> Iterator[Event]:

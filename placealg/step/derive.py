@@ -230,7 +230,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         for loss in model.losses:
             yield from _count(counting, "prepare", loss)
 
-    yield from _forward(strategy, model, plans, operations, data)
+    yield from _forward(strategy, model, plans, operations, averaging)
     if counting and MICROBATCH not in counting.counted:
         for loss in model.losses:
             yield from _count(counting, "forward", loss)
@@ -257,9 +257,8 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         if not plan.group.frozen:
             if not of_loss and MICROBATCH not in averaging.counted and not plan.group.statistic:
                 yield from rules.mean_of_microbatches(plan)
-            merging = rules.merging(plan, averaging)
-            yield from rules.average_shares(plan, merging)
-            yield from rules.reduce_once(plan, merging)
+            yield from rules.average_shares(plan, averaging)
+            yield from rules.reduce_once(plan, averaging)
 
     updated = tuple(p for p in plans if not p.group.frozen)
     counted = tuple(p for p in updated if not p.group.statistic)
@@ -320,7 +319,7 @@ def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:
 
 
 def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
-             operations: Operations | None, data: tuple[str, ...]) -> Iterator[Event]:
+             operations: Operations | None, averaging: Averaging) -> Iterator[Event]:
     short = ("use",) if operations else ("use", LEAF)       # a unit that runs whole is one leaf
     for unit in model.units:
         if operations:
@@ -330,7 +329,7 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
             for lifetime in ("microbatch", *short):
                 yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime))
         if operations:
-            events = with_statistics(operations.forward(unit.name), starting, averaging_of(strategy, data))
+            events = with_statistics(operations.forward(unit.name), starting, averaging)
             yield from _leaf_by_leaf(strategy, starting, model, "forward", events)
         else:
             yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
@@ -384,7 +383,7 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
                 yield from rules.free(plan, "backward", _living(strategy, plan, lifetime))
         for plan in ending:
             if not plan.group.frozen and not plan.group.taken and not apart:
-                yield from rules.reduce_microbatch(plan, rules.merging(plan, averaging))
+                yield from rules.reduce_microbatch(plan, averaging)
         if operations:
             yield from operations.leaving(unit.name)
     for unit in reversed(model.units) if apart else ():

@@ -175,7 +175,7 @@ def free(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
             "gather_for_use", f"S*: the gathered copy ends with its {living.lifetime}; the shard stays"))
 
 
-def merging(plan: Plan, averaging: Averaging) -> Averaging:
+def _merging(plan: Plan, averaging: Averaging) -> Averaging:
     """How the parts of a group's gradient become the whole: as the loss's, but of a statistic that is a sum or max."""
     merge = plan.group.merge
     return averaging if merge == "mean" else Averaging("one", averaging.data, averaging.data, merge)
@@ -208,7 +208,7 @@ def reduce_microbatch(plan: Plan, averaging: Averaging, phase: str = "backward")
     if plan.accumulates_on_host:
         yield Event(phase, "offload", "grad", group, tier="device->host", where=owners(plan.scattered),
                     bytes="g", rule=Rule("offload", f"{_rests(plan)}: a gradient follows its final reduction there"))
-    largest = averaging.merge == "max"
+    largest = plan.group.merge == "max"
     yield Event(phase, "accumulate", "grad_sum", group, op="max" if largest else "", tier=plan.grad_sum_tier, rule=Rule(
         "accumulate", f"the step's {'statistic is the largest' if largest else 'gradient is the sum'} over its "
                       "microbatches"))
@@ -223,7 +223,7 @@ def _reduced(plan: Plan, averaging: Averaging, axes: tuple[str, ...], event: Eve
     for to, among in ((event.to, tuple(a for a in axes if a not in whole)), ("I", whole)):
         for wire in dict.fromkeys(plan.wires.get(a, "") for a in among):
             here = tuple(a for a in among if plan.wires.get(a, "") == wire)
-            op, divisor = averaging.op(here)
+            op, divisor = _merging(plan, averaging).op(here)
             yield replace(event, axes=here, op=op, divisor=divisor, source="P", to=to, bytes=wire)
     if whole:
         yield replace(event, verb="slice", axes=whole, to="", rule=Rule(
@@ -238,6 +238,7 @@ def mean_of_microbatches(plan: Plan) -> Iterator[Event]:
 
 def average_shares(plan: Plan, averaging: Averaging) -> Iterator[Event]:
     """A parameter split over a data axis sees the tokens of all its ranks: its gradient needs no sum, only the mean."""
+    averaging = _merging(plan, averaging)
     axes = tuple(a for a in averaging.data if a not in averaging.counted and a not in plan.summed)
     if axes:
         yield Event("reduce", "scale", "grad_sum", plan.group.name, divisor=Monomial.of(*axes),

@@ -169,22 +169,22 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         for name, parameters in named:
             rule = _rule_of(strategy, parameters[0])
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
-            found = model.statistics.get(parameters[0].name)
-            statistic, types = found is not None, rule.types if rule else FrozenMap()
+            found, still = model.statistics.get(parameters[0].name), _frozen(model, parameters[0])
+            types = rule.types if rule else FrozenMap()
+            if found and (found.of or found.merge == "max"):
+                types = _BUFFER.plus(types)
             if found and found.of:
-                optimizer, locality, reads, types = "load", "matrix", ("grad_sum",), _BUFFER.plus(types)
-            elif statistic or _frozen(model, parameters[0]):
-                optimizer, locality, reads = "running" if statistic else NONE, "elementwise", ()
-                types = _BUFFER.plus(types) if found and found.merge == "max" else types
+                optimizer, locality, reads = "load", "matrix", ("grad_sum",)
+            elif found or still:
+                optimizer, locality, reads = "running" if found else NONE, "elementwise", ()
+            averaged = strategy.option("optimizer", "average") != "none" and not found and not still
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
                         types, tuple(split.get(parameters[0].name, ())),
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
-                        statistic, _frozen(model, parameters[0]),
+                        found is not None, still,
                         _stacked(optimizer, rule, parameters[0], split.get(parameters[0].name, {})),
-                        strategy.option("optimizer", "average") != "none" and not statistic
-                        and not _frozen(model, parameters[0]), found.of if found else "",
-                        found.merge if found else "mean"), rule
+                        averaged, *((found.of, found.merge) if found else ())), rule
 
 
 def leaf_of(parameter: str) -> str:

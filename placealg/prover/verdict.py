@@ -50,17 +50,21 @@ OBLIGATIONS: Mapping[str, str] = {
 }
 """Obligation identifier -> its statement; reports list obligations in this order."""
 
-OUTSIDE = "state outside the step: the place in the data, a loss scale, averages of the weights"
-"""The entry of NOT_COVERED about state; of a step that carries some of it, it names what is left."""
 
-NOT_COVERED = (
-    "floating-point order and precision",
-    "races inside one collective, or of events that overlap (a prefetch and an update)",
-    OUTSIDE,
-    "a checkpoint that is resumed on another mesh",
-    "whether running code does what the strategy says",
-)
-"""What no verdict covers."""
+def _uncovered(scaled: bool = False, averaged: bool = False) -> tuple[str, ...]:
+    """What no verdict covers; a step that carries a loss scale, or averages of the weights, has these inside."""
+    state = ("the place in the data", *["a loss scale"] * (not scaled), *["averages of the weights"] * (not averaged))
+    return (
+        "floating-point order and precision",
+        "races inside one collective, or of events that overlap (a prefetch and an update)",
+        f"state outside the step: {', '.join(state)}",
+        "a checkpoint that is resumed on another mesh",
+        "whether running code does what the strategy says",
+    )
+
+
+NOT_COVERED = _uncovered()
+"""What no verdict on a step without a loss scale and averages covers."""
 
 BLOCKING = "a send that waits for its receiver: stages go on once a message is on its way"
 """What no verdict on a pipeline covers, in addition to NOT_COVERED."""
@@ -102,9 +106,7 @@ def not_covered(reference: Reference, events: Iterable[Event] = ()) -> tuple[str
             if event.bytes != kept:
                 found[f"rounding of gradients while they are reduced over {', '.join(event.axes)} (bytes per element: "
                       f"{event.bytes} on the wire, {kept} at rest)"] = None
-    averaged = ", averages of the weights" if any(g.averaged for g in reference.groups) else ""
-    outside = OUTSIDE.replace(averaged, "").replace(", a loss scale" if reference.scaled else "", "")
-    always = (outside if text == OUTSIDE else text for text in NOT_COVERED)
+    always = _uncovered(reference.scaled, any(g.averaged for g in reference.groups))
     return (*always, *_of_pipelines(reference), *reference.left_out, *found)
 
 

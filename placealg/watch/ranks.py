@@ -62,10 +62,9 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: flo
     while True:
         codes = [p.poll() for p in processes]
         wrong = [(code < 0, rank, code) for rank, code in enumerate(codes) if code is not None and code != ENDED]
-        if wrong and wrong[0][0] and None in codes and not aborted:  # who raised ends a little later
-            aborted = True
-            deadline = min(deadline, time.monotonic() + 5)
-        elif wrong and (not min(wrong)[0] or None not in codes or time.monotonic() > deadline):
+        if wrong and not aborted:  # the one that raised may end a little later
+            aborted, deadline = True, min(deadline, time.monotonic() + 5)
+        if wrong and (not min(wrong)[0] or None not in codes or time.monotonic() > deadline):
             _, rank, code = min(wrong)
             raise RunError(f"rank {rank}: {_last(folder / f'{rank}.log', code)}")
         if all(code == ENDED for code in codes):

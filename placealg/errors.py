@@ -27,8 +27,10 @@ class InputError(ValueError):
         self.what = what
         self.where = where
         self.key = key  # the path of the strategy's key that says it; () where no key does
-        self.name = name  # the name that is not valid; "" where none is
-        self.hint = _hint(name, tuple(valid))
+        names = tuple(valid)
+        near = nearest(name, names) if name else ""
+        self.unlike = name if names and not near else ""  # a name that is like no valid one; "" where there is none
+        self.hint = _hint(near, names)
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -44,7 +46,7 @@ class InputError(ValueError):
     def moved(self, where: str) -> InputError:
         """The same error, placed at `where` and nowhere else."""
         error = InputError(self.what, where=where, key=self.key)
-        error.name, error.hint = self.name, self.hint
+        error.unlike, error.hint = self.unlike, self.hint
         error.args = (str(error),)
         return error
 
@@ -125,11 +127,10 @@ def _letters(name: str) -> str:
     return re.sub(r"[-_ ]", "", name).lower()
 
 
-def _hint(name: str, valid: tuple[str, ...]) -> str:
+def _hint(near: str, valid: tuple[str, ...]) -> str:
     if not valid:
         return ""
-    best = nearest(name, valid) if name else ""
-    if best:
-        return f"; did you mean '{best}'?"
+    if near:
+        return f"; did you mean '{near}'?"
     shown = ", ".join(valid[:12]) + (", ..." if len(valid) > 12 else "")
     return f"; valid: {shown}"

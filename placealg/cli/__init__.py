@@ -104,6 +104,6 @@ def _run(words: Sequence[str]) -> int:
     except InputError as error:
         from placealg.cli.common_words import common
 
-        if error.hint.startswith("; valid: ") and common(error.name):
-            error.hint = f"; 'placealg explain {error.name}' tells what it is here"
+        if common(error.unlike):
+            error.hint = f"; 'placealg explain {error.unlike}' tells what it is here"
         raise

@@ -131,6 +131,10 @@ RESERVED: Mapping[str, str] = {
 IN_NODE = "_in_node"
 """Ends the name of the number of ranks of an axis that lie in one node."""
 
+STAGE_ENDS = ("first", "last")
+"""The ends of a pipeline: its first stage, which has what stands before the layers, and its last. No repeated unit
+is called so."""
+
 ENDS = "_ends"
 """Ends the name of what consists of the first and the last rank of an axis."""
 

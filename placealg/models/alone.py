@@ -13,13 +13,14 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.graph import ENDS, Graph, Loop, Op
+from placealg.mesh import STAGE_ENDS
+from placealg.models.graph import Graph, Loop, Op
 from placealg.models.model import Model
 
 ENTRY, EXIT = "entry", "exit"
 """The units that hand on what the embedding made, and what the last layer did."""
 
-HANDS_ON = FrozenMap(dict(zip(ENDS, (ENTRY, EXIT), strict=True)))
+HANDS_ON = FrozenMap(dict(zip(STAGE_ENDS, (ENTRY, EXIT), strict=True)))
 """End of a pipeline -> the unit that hands on there."""
 
 COUNTS = FrozenMap({ENTRY: "L_entry", EXIT: "L_exit"})
@@ -39,7 +40,7 @@ def alone_problem(model: Model, ends: Iterable[str]) -> str:
     for loop in graph.loops:
         if loop.unit in (ENTRY, EXIT):
             return f"{model.name} has a unit '{loop.unit}' of its own"
-    if ENDS[0] in ends and graph.tensors[graph.loops[0].first].kind == "data":
+    if STAGE_ENDS[0] in ends and graph.tensors[graph.loops[0].first].kind == "data":
         return f"nothing of {model.name} stands before its layers"
     return ""
 
@@ -55,7 +56,7 @@ def standing_alone(model: Model, ends: Iterable[str]) -> Model:
     if problem := alone_problem(model, ends):
         raise InputError(problem)
     graph, sizes = model.graph, dict(model.sizes)
-    for end in (e for e in ENDS if e in ends):
+    for end in (e for e in STAGE_ENDS if e in ends):
         graph = _handing_on(graph, HANDS_ON[end])
         sizes[COUNTS[HANDS_ON[end]]] = 1
     made = Model.of_graph(model.name, graph, sizes, abstract=model.abstract, source=model.source,

@@ -12,17 +12,7 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.graph import (
-    Graph,
-    Loop,
-    Op,
-    Tensor,
-    check_name,
-    check_op,
-    known,
-    sparse_of,
-    unit_of,
-)
+from placealg.models.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, sparse_of, unit_of
 from placealg.models.ops import OPS, TAKEN_OF
 from placealg.models.shapes import result_dims
 

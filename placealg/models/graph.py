@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.mesh import STAGE_ENDS
 from placealg.models.ops import OPS, TAKEN_OF, OpKind
 from placealg.models.shapes import check_dims
 
@@ -31,9 +32,6 @@ Sparse = FrozenMap[str, str]
 TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip", "step", "rng", "loss_scale",
          "count", "loss", "activation")
 """What a step program works on beside tensors and gradients."""
-
-ENDS = ("first", "last")
-"""What stages stand at the ends of a pipeline: no repeated unit is called so."""
 
 DEPTH = "layer"
 """How strategies call the way through a model's repeated units: no dim of a tensor is called so."""
@@ -335,7 +333,7 @@ def _check_units(graph: Graph) -> None:
         if unit in TAKEN and unit != "loss":
             raise InputError(f"unit '{unit}': a step program calls something else so")
     for loop in graph.loops:
-        if loop.unit in ENDS:
+        if loop.unit in STAGE_ENDS:
             raise InputError(f"unit '{loop.unit}' is repeated: that is what the ends of a pipeline are called")
         inside = [t.name for t in graph.tensors.values() if t.kind == "data" and unit_of(t.name) == loop.unit]
         if inside:

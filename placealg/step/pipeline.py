@@ -14,10 +14,11 @@ from typing import Any
 
 from placealg.arith import parse
 from placealg.errors import InputError
-from placealg.models.graph import ENDS, Graph
+from placealg.mesh import STAGE_ENDS
+from placealg.models.graph import Graph
 from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
 
-FIRST, LAST = ENDS
+FIRST, LAST = STAGE_ENDS
 """The parts of a model before and after its repeated units."""
 
 ORDERS = ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb", *FOLDED)
@@ -161,7 +162,7 @@ class Pipeline:
         >>> Pipeline("pp", stages=(2, 4, 0), alone=("last",)).layers(7, 3)
         (2, 4, 1)
         """
-        chunks, ends = self.chunks or 1, [end in self.alone for end in ENDS]
+        chunks, ends = self.chunks or 1, [end in self.alone for end in STAGE_ENDS]
         parts, within = ranks * chunks - sum(ends), layers - each * sum(ends)
         told = f"{self.axis} = {ranks}" + (f" with {chunks} chunks" if chunks > 1 else "")
         self.check_ends(ranks)

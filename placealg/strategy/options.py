@@ -12,6 +12,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.loss_terms import TERMS
+from placealg.mesh import STAGE_ENDS
 from placealg.placement import MEMORY_TIERS, MODES, STATES
 from placealg.strategy.precision import PRESET, precisions
 
@@ -23,9 +24,6 @@ LAYER = "layer"
 
 IN_A_V = ("zb_v", "dualpipe_v")
 """The orders of a pipeline in which a rank has one chunk of the first half of the model, and one of the second."""
-
-STAGE_ENDS = ("first", "last")
-"""The stages that may have what stands before the layers, or behind them, alone."""
 
 DATA_DIMS = ("batch", "seq", "seq_kv")
 """The dims of tokens; no parameter has one of them."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.mesh import Axis, Mesh
+from placealg.mesh import STAGE_ENDS, Axis, Mesh
 from placealg.notebook_display import Shown
 from placealg.placement import Mode, StatePlacement
 from placealg.strategy.options import (
@@ -27,7 +27,6 @@ from placealg.strategy.options import (
     OPTIMIZERS,
     REGION,
     SCHEMA,
-    STAGE_ENDS,
     Path,
     Where,
     known_axis,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.mesh import STAGE_ENDS
 from placealg.placement import STATES, Mode, StatePlacement
 from placealg.strategy.options import (
     IN_A_V,
@@ -13,7 +14,6 @@ from placealg.strategy.options import (
     OPTIMIZERS,
     REGION,
     SCHEMA,
-    STAGE_ENDS,
     WITH_VECTORS,
     Path,
     option_key,

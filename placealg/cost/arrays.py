@@ -11,7 +11,7 @@ exact value decides: `Figure.value`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -211,9 +211,21 @@ class Arrays:
 def at(formula: Formula, sizes: Mapping[str, Any]) -> Column:
     """The values of a formula where some sizes are arrays, which are broadcast; the others are numbers or defaults.
 
+    What is not claimed, by the formula's `where`, is not a number.
+
     >>> at(Formula.parse("w*h/dp + Max(h, 20)", "bytes", values={"w": 2}), {"h": 16, "dp": np.array([1, 2])}).tolist()
     [52.0, 36.0]
     """
+    values, told = _everywhere(formula, sizes), {*formula.values, *sizes}
+    for less, more in formula.where:
+        over = replace(formula, expr=less - more, where=())
+        if set(over.inputs) <= told:
+            values = np.where(_everywhere(over, sizes) > 0, np.nan, values)
+    return values
+
+
+def _everywhere(formula: Formula, sizes: Mapping[str, Any]) -> Column:
+    """The values of the expression, claimed or not."""
     columns = {n: np.asarray(v, dtype=np.float64) for n, v in sizes.items() if isinstance(v, np.ndarray)}
     known = {**formula.values, **{n: exact_size(n, v) for n, v in sizes.items() if n not in columns}}
     found = plain(put(formula, {n: v for n, v in known.items() if n not in columns}))

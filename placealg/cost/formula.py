@@ -133,7 +133,8 @@ class Formula:
     def value(self, **sizes: Any) -> Any:
         """The exact value at `sizes` and the defaults; if some sizes are numpy arrays, an array of doubles.
 
-        None while a symbol is free, if the formula divides by zero, and if there is no closed form. Sizes that do not
+        None while a symbol is free, if the formula divides by zero, if there is no closed form, and where `where` says
+        that none is claimed; an array has nan there. Sizes that do not
         divide what a strategy splits are an InputError, as on the command line.
         """
         if self.expr is not None and any(hasattr(size, "__array__") for size in sizes.values()):
@@ -335,8 +336,10 @@ class Formula:
         named = self.expr.xreplace({symbol(n): sympy.Symbol(s, positive=True) for n, s in spelled.items()})
         free = [f"{spelled[n]}: float" for n in self.names if n not in self.values]
         bound = [f"{spelled[n]}: float = {_literal(self.values[n])}" for n in self.names if n in self.values]
+        claimed = " and ".join(f"{python_of(less)} <= {python_of(more)}" for less, more in self.where)
+        said = f"{self.unit}, {self.convention}" + f"; claimed only where {claimed}" * bool(claimed)
         return (f"def {name}({', '.join(free + bound)}) -> float:\n"
-                f'    """{self.unit}, {self.convention}."""\n{python_extremes(named)}    return {python_of(named)}')
+                f'    """{said}."""\n{python_extremes(named)}    return {python_of(named)}')
 
     def to_json(self, **sizes: Size) -> dict[str, Any]:
         """The leaf `{expr, unit, value}`, with `reason` if there is no expression; the value is at `sizes`."""

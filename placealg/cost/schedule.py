@@ -15,7 +15,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.stage import Stage, StageStep
 from placealg.cost.walk import Walk, walked
 from placealg.models.alone import COUNTS
-from placealg.step.pipeline import ANY, FAST_WHERE, flying
+from placealg.step.pipeline import ANY, FAST, FAST_WHERE, flying
 from placealg.step.program import Step
 
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
@@ -63,12 +63,9 @@ def schedule(step: Step | Walk) -> Schedule | None:
 
 def _where(stage: Stage) -> tuple[tuple[Any, Any], ...]:
     """The pairs of which the first is at most the second wherever it is proved how long the stage waits."""
-    found = []
-    for told in FAST_WHERE.get(stage.pipeline.order, "").split(" and "):
-        left, relation, right = told.partition(" <= " if " <= " in told else " >= ")
-        if relation:
-            found.append((left, right) if relation == " <= " else (right, left))
-    return tuple((stage.write(less), stage.write(more)) for less, more in found)
+    told = FAST.get(stage.pipeline.order, ())
+    pairs = ((one, two) if relation == "<=" else (two, one) for one, relation, two in told)
+    return tuple((stage.write(less), stage.write(more)) for less, more in pairs)
 
 
 def assumed(step: StageStep) -> tuple[str, ...]:

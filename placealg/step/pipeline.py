@@ -7,7 +7,7 @@ after them with the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -68,11 +68,17 @@ WAITING = {**dict.fromkeys(("1f1b", "gpipe"), "(p - 1 - i)*(T_F + T_B + T_W)"),
 TIMES are of one microbatch through all chunks of the stage. It is arithmetic that costs print and the prover asserts.
 """
 
-FAST_WHERE = {"zb_h1": "m >= p and T_W <= T_F", "interleaved_zb": "T_W <= T_F",
-              "zb_h2": "m >= 2*p - 1 and T_W <= T_F and 2*T_W <= T_F + T_B",
-              "zb_v": f"m >= {LEAST['zb_v']} and T_W <= T_F and T_F <= T_B",
-              "dualpipe_v": f"m >= {LEAST['dualpipe_v']} and T_W <= T_B and T_B <= T_F and T_F <= T_B + T_W"}
-"""Order -> the condition under which it waits so, and not longer."""
+FAST: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "zb_h1": (("m", ">=", "p"), ("T_W", "<=", "T_F")),
+    "interleaved_zb": (("T_W", "<=", "T_F"),),
+    "zb_h2": (("m", ">=", "2*p - 1"), ("T_W", "<=", "T_F"), ("2*T_W", "<=", "T_F + T_B")),
+    "zb_v": (("m", ">=", LEAST["zb_v"]), ("T_W", "<=", "T_F"), ("T_F", "<=", "T_B")),
+    "dualpipe_v": (("m", ">=", LEAST["dualpipe_v"]), ("T_W", "<=", "T_B"), ("T_B", "<=", "T_F"),
+                   ("T_F", "<=", "T_B + T_W"))}
+"""Order -> the conditions under which it waits so, and not longer."""
+
+FAST_WHERE = {order: " and ".join(map(" ".join, conditions)) for order, conditions in FAST.items()}
+"""The same in words."""
 
 ANY = "i"
 """The number of a stage between the first and the last, whichever it is."""

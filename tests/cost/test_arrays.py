@@ -114,3 +114,14 @@ def test_many_chunks_are_those_of_each_alone() -> None:
         for part in (slice(0, 5), slice(CHUNK - 3, CHUNK + 7)):
             again = MADE.bounded({n: c[part] for n, c in columns.items()})[path]
             assert all(np.allclose(one[part], other, rtol=1e-12) for one, other in zip(both, again, strict=True))
+
+
+def test_what_is_not_claimed_is_no_number() -> None:
+    """A pipeline's wait is claimed where it is proved: elsewhere a number is None, and an array has nan."""
+    waiting = pa.costs("pp_zb_h1", "gpt").figures["schedule.waiting"]
+    at = {"pp": 4, "T_F": 1, "T_B": 1}
+    assert waiting.value(**at, m=8, T_W=1) == 3 and waiting.value(**at, m=8, T_W=3) is None
+    found = waiting.value(**at, m=np.array([8, 8, 2]), T_W=np.array([1, 3, 1]))
+    assert found[0] == 3 and np.isnan(found[1:]).all()
+    assert "claimed only where pp <= m and T_W <= T_F" in waiting.python("waiting")
+    assert not np.isnan(pa.costs("pp_1f1b", "gpt").figures["schedule.bubble"].value(pp=4, m=np.array([2, 8]))).any()

@@ -79,9 +79,7 @@ def adapted(model: Model, chosen: Callable[[str], bool], rank: Monomial) -> Mode
                   for loop in graph.loops)
     if not renamed:
         return model
-    made_graph = Graph(FrozenMap(tensors), tuple(ops), loops)
-    return replace(Model.of_graph(model.name, made_graph, model.sizes, source=model.source, left_out=model.left_out),
-                   losses=model.losses, statistics=model.statistics)
+    return model.over(Graph(FrozenMap(tensors), tuple(ops), loops))
 
 
 def _beside(op: Op, weight: Tensor, rank: Monomial, tensors: dict[str, Tensor]) -> tuple[Op, ...]:

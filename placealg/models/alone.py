@@ -59,10 +59,7 @@ def standing_alone(model: Model, ends: Iterable[str]) -> Model:
     for end in (e for e in STAGE_ENDS if e in ends):
         graph = _handing_on(graph, HANDS_ON[end])
         sizes[COUNTS[HANDS_ON[end]]] = 1
-    made = Model.of_graph(model.name, graph, sizes, abstract=model.abstract, source=model.source,
-                          left_out=model.left_out)
-    return replace(made, losses=model.losses, statistics=model.statistics, untrained=model.untrained,
-                   family=model.family, filled=model.filled, where=model.where, names=model.names)
+    return model.over(graph, sizes)
 
 
 def _handing_on(graph: Graph, unit: str) -> Graph:

@@ -76,15 +76,13 @@ def layers_apart(model: Model, first: int = 0, every: int = 0) -> Model:
     sizes = {s: n for s, n in model.sizes.items() if s not in loop.count.names()}
     sizes |= {L_AGAIN: len(numbers), L_REST: depth - len(numbers)} if depth else {L_AGAIN: first} if first else {}
     order = (f"the order of layers that are computed again, one of {every}: they stand together here",) * bool(every)
-    made = Model.of_graph(model.name, Graph(_ordered(tensors, ops), ops, loops), sizes, source=model.source,
-                          left_out=(*model.left_out, *order))
     rest = tuple(i for i in range(depth) if i not in numbers)
     where = {**model.where, AGAIN: numbers, DEPTH: rest} if DEPTH in model.where else dict(model.where)
     untrained = tuple(replace(p, unit=AGAIN, sites=(AGAIN,)) for p in model.untrained if p.unit == DEPTH)
     statistics = {new: replace(found, of=named.get(found.of, found.of)) for old, found in model.statistics.items()
                   if (new := named.get(old))}
-    return replace(made, losses=model.losses, statistics=model.statistics.plus(statistics),
-                   untrained=(*untrained, *model.untrained), family=model.family, filled=model.filled,
+    return replace(model.over(Graph(_ordered(tensors, ops), ops, loops), sizes), left_out=(*model.left_out, *order),
+                   statistics=model.statistics.plus(statistics), untrained=(*untrained, *model.untrained),
                    where=FrozenMap(where),
                    names=model.names.plus({new: model.names[old] for old, new in named.items() if old in model.names}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -124,6 +124,16 @@ class Model:
                       for t in graph.parameters]
         parameters.sort(key=lambda p: order.index(p.unit))
         return Model(name, units, tuple(parameters), FrozenMap(sizes), abstract, source, graph, left_out)
+
+    def over(self, graph: Graph, sizes: Mapping[str, int] | None = None) -> Model:
+        """The model with another op graph, from which units and parameters follow; `sizes` are its own unless told.
+
+        >>> from placealg.models.transformer import gpt, mlp
+        >>> [unit.name for unit in gpt().over(mlp().graph).units]
+        ['layer', 'head']
+        """
+        made = Model.of_graph(self.name, graph, self.sizes if sizes is None else sizes)
+        return replace(self, units=made.units, parameters=made.parameters, sizes=made.sizes, graph=graph)
 
     @staticmethod
     def from_config(path_or_name: str | Path) -> Model:

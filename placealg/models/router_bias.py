@@ -46,5 +46,4 @@ def with_router_bias(model: Model) -> Model:
     tensors = {name: replace(t, frozen=t.frozen or name in found) for name, t in g.tensors.items()}
     made = Graph(FrozenMap(tensors), tuple(ops), graph.loops)
     left_out = tuple(said for said in model.left_out if said != BALANCING)
-    return replace(model, graph=made, parameters=Model.of_graph(model.name, made, model.sizes).parameters,
-                   statistics=model.statistics.plus(found), left_out=left_out)
+    return replace(model.over(made), statistics=model.statistics.plus(found), left_out=left_out)

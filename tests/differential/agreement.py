@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import random_dims
+from mutants import Kind, Mutant
 
 from placealg.check.prove import prove
+from placealg.errors import InputError
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator import Setting, simulate
 from placealg.step.program import Reference, Step
@@ -73,3 +75,14 @@ def compare(step: Step) -> Agreement:
         if not outcome.equal:
             return Agreement(report, f"{outcome.difference} at {dict(setting.sizes)}, m = {setting.microbatches}")
     return Agreement(report, "")
+
+
+def changes(step: Step, about: Callable[[Mutant], bool], *kinds: Kind) -> dict[str, Agreement]:
+    """What both engines say of every single change of these kinds that is `about` something; no program, no entry."""
+    found = {}
+    for mutant in (m for kind in kinds for m in kind(step) if about(m)):
+        try:
+            found[mutant.story] = compare(mutant.step)
+        except InputError:
+            continue
+    return found

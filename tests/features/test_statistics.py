@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from agreement import compare, settings
-from mutants import Kind, axis_changes, deletions, doublings, swaps
+from agreement import changes, compare, settings
+from mutants import Kind, Mutant, axis_changes, deletions, doublings, swaps
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
@@ -33,12 +32,9 @@ def test_a_derived_program_is_right(name: str, more: str) -> None:
     assert (found.report.verdict, found.report.cls, found.complaint) == (PROVED, PARAMETRIC, "")
 
 
-def mutants(step: Step, *kinds: Kind) -> Iterator[tuple[str, Step]]:
-    """Every single change of these kinds of an event that is about the statistics."""
-    for kind in kinds:
-        for mutant in kind(step):
-            if any(e.group == "layer.running" for e in mutant.events):
-                yield mutant.story, mutant.step
+def about(mutant: Mutant) -> bool:
+    """Whether a change is of an event that is about the statistics."""
+    return any(e.group == "layer.running" for e in mutant.events)
 
 
 @pytest.mark.parametrize(("name", "more", "kinds"), [
@@ -50,12 +46,7 @@ def mutants(step: Step, *kinds: Kind) -> Iterator[tuple[str, Step]]:
                  marks=pytest.mark.slow),
 ])
 def test_both_engines_agree_on_every_single_change(name: str, more: str, kinds: tuple[Kind, ...]) -> None:
-    found = {}
-    for story, step in mutants(step_of(name, more), *kinds):
-        try:
-            found[story] = compare(step)
-        except InputError:
-            continue
+    found = changes(step_of(name, more), about, *kinds)
     assert len(found) > 20
     assert {story: f.complaint for story, f in found.items() if f.complaint} == {}
     dropped = {story for story, f in found.items() if "drop" in story and f.report.verdict != REFUTED}

@@ -294,6 +294,8 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
     if pipeline.stages and ranks is None and pipeline.chunks:
         ranks = len(pipeline.stages) // pipeline.chunks
     microbatches = int(known["m"]) if "m" in known else reference.microbatches
+    if ranks:
+        pipeline.check_ends(ranks)
     if ranks and microbatches:
         pipeline.check_groups(ranks, microbatches)
     number = _number(stage, pipeline.axis, ranks)

@@ -320,9 +320,11 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
                     f"[dims] {axis} names dim '{LAYER}', but op '{op.output}' of {model.name} reads '{name}' of the "
                     "first stage; a stage is handed only what leaves the layer before it")
     counts = [loop.count for loop in graph.loops]
-    if axis in axes and all(set(count.names()) <= set(sizes) for count in counts):
+    if axis in axes:
         try:
-            pipeline.layers(int(sum(count.evaluate(sizes) for count in counts)), int(axes[axis]))
+            pipeline.check_ends(int(axes[axis]))
+            if all(set(count.names()) <= set(sizes) for count in counts):
+                pipeline.layers(int(sum(count.evaluate(sizes) for count in counts)), int(axes[axis]))
         except InputError as error:
             yield ("schedule", "stages") if pipeline.stages else ("mesh", axis), error
     microbatches = strategy.option("schedule", "microbatches")

@@ -13,7 +13,9 @@ from placealg.models.transformer import moe
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
+from placealg.step.trained import trained
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
 
 SIZES = {"h": 8, "a": 2, "kv": 1, "f": 16, "L": 2, "V": 10, "experts": 4, "adapter_rank": 3}
 
@@ -37,3 +39,13 @@ def test_partial_sums_and_whole_ones_meet(folder: str, verdict: str) -> None:
     step = read_case(str(ROOT / "proofs" / folder / "megatron_bridge_5634.toml"), None, []).step
     found = compare(step)
     assert (found.report.verdict, found.complaint) == (verdict, "")
+
+
+def test_adapters_leave_a_model_what_else_it_has() -> None:
+    """Names of its checkpoint, numbers of its layers, tensors that nothing trains: only the graph is another."""
+    strategy = overlay(parse_strategy("dp"), {"adapters": {"match": ["attn.q"]}})
+    model = resolve_model("llama-3-8b")
+    made = trained(strategy, model)
+    assert made.graph != model.graph and len(made.parameters) == len(model.parameters) + 2
+    assert (made.names, made.where, made.family, made.untrained) == (
+        model.names, model.where, model.family, model.untrained) and model.names and model.family

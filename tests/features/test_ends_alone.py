@@ -207,6 +207,16 @@ def test_stages_that_do_not_add_up_are_refused(pp: int, said: dict[str, Any], wh
         on_stage(step, "first", {"pp": pp})
 
 
+def test_too_few_stages_are_refused_where_layers_are_no_number() -> None:
+    """A size of --set, and one of the mesh, at which a strategy cannot be."""
+    alone = {"schedule": {"alone": BOTH}}
+    with pytest.raises(InputError, match=r"^pp = 2 makes 2 stages.* at least 3 are needed$"):
+        on_stage(derive(overlay(parse_strategy("pp"), alone), gpt()), "first", {"pp": 2})
+    with pytest.raises(InputError, match=r": pp = 2 makes 2 stages.* at least 3 are needed$"):
+        derive(overlay(parse_strategy("pp[pp=2]"), alone), gpt())
+    assert derive(overlay(parse_strategy("pp[pp=3]"), alone), gpt()).reference.pipeline
+
+
 def test_a_pipeline_without_an_axis_has_no_ends() -> None:
     with pytest.raises(InputError, match=r"\[schedule\] alone: no axis is a pipeline"):
         derive(overlay(parse_strategy("dp"), {"schedule": {"alone": ["first"]}}), gpt())

@@ -55,6 +55,12 @@ class Resumed:
             self.file.write_text(f"{self.state}\n", encoding="utf-8")
         self.before = len(self._kept()) - 1
 
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Where to name what fails."""
+        terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+        assert isinstance(terminal, pytest.TerminalReporter)
+        self.terminal = terminal
+
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out what has passed."""
         passed = set(self._kept()[1:])
@@ -62,9 +68,11 @@ class Resumed:
         items[:] = [i for i in items if i.nodeid not in passed]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what passes; of several processes one does, to which the others report."""
+        """Keep what passes and name what fails, as it does; of several processes one does, which the others tell."""
         if report.when == "call" and report.passed:
             self.called.add(report.nodeid)
+        if self.alone and report.failed:
+            self.terminal.write_line(f"\nfailed: {report.nodeid}")
         if self.alone and report.when == "teardown" and report.passed and report.nodeid in self.called:
             with self.file.open("a", encoding="utf-8") as out:
                 out.write(f"{report.nodeid}\n")

@@ -46,14 +46,20 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *words: str) -> tuple[set[str], str]:
-    """(what pytest counts, the line that says how many were left out)."""
+def output(project: Path, *words: str) -> str:
+    """What pytest prints."""
     plain = {k: v for k, v in os.environ.items() if k != "PYTEST_XDIST_WORKER"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
     done = subprocess.run(command, cwd=project, text=True, capture_output=True, timeout=120, check=False,
                           env={**plain, "PYTHONPATH": str(ROOT / "tests"), "PYTHONDONTWRITEBYTECODE": "1"})
-    said = re.findall(r"^resumed: .*$", done.stdout, re.MULTILINE)
-    counted = done.stdout.strip().splitlines()[-1].rpartition(" in ")[0]
+    return done.stdout
+
+
+def run(project: Path, *words: str) -> tuple[set[str], str]:
+    """(what pytest counts, the line that says how many were left out)."""
+    out = output(project, *words)
+    said = re.findall(r"^resumed: .*$", out, re.MULTILINE)
+    counted = out.strip().splitlines()[-1].rpartition(" in ")[0]
     return {c for c in counted.split(", ") if "deselected" not in c}, "".join(said)
 
 
@@ -69,6 +75,14 @@ def test_what_passed_is_not_run_again(project: Path, words: tuple[str, ...]) -> 
     assert run(project, *words, "-k", "0 or False") == ({"2 passed", "1 error"}, "")
     assert run(project, *words) == ({"1 failed", "3 passed", "1 error"}, left_out(1))
     assert run(project, *words) == ({"1 failed", "1 passed", "1 error"}, left_out(3))
+
+
+def test_what_fails_is_named_as_it_fails(project: Path) -> None:
+    """Before the last case has run, and once, by one of several processes."""
+    out = output(project, "-n", "2")
+    named = re.findall("^failed: (.*)$", out, re.MULTILINE)
+    assert sorted(named) == ["tests/test_it.py::test_one[2]", "tests/test_it.py::test_two[False]"]
+    assert out.index("failed: ") < out.index("= FAILURES")
 
 
 def test_what_passed_before_a_change_is_run_again(project: Path) -> None:

@@ -13,6 +13,9 @@ from placealg.strategy.catalogue import names
 SIZE = re.compile(r"[A-Za-z_][\w,]*=")
 """Begins a word that gives a size."""
 
+NEXT_SIZE = re.compile(r",(?=[A-Za-z_]\w*=)")
+"""Stands between two sizes in one word."""
+
 AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
 """The axes of the catalogue's strategies."""
 
@@ -27,7 +30,8 @@ def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
     name, sized = option.removeprefix("--"), hasattr(chosen, "sizes")
     if option.startswith("--") and sized and re.fullmatch(r"[0-9]+", value):
         if name in DEVICE_WORDS:
-            raise InputError(f"unknown option '{option}'; did you mean '--set devices={value}'?", where=chosen.command)
+            meant = f"--devices {value}" if hasattr(chosen, "devices") else f"--set devices={value}"
+            raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
         if name.replace("-", "_") in (*SYMBOLS, *AXES):
             meant = f"--set {name.replace('-', '_')}={value}"
             raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)

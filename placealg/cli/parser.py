@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from placealg.cli.meant import SIZE, meant
+from placealg.cli.meant import NEXT_SIZE, SIZE, meant
 from placealg.cli.search_words import add_fit, add_search
 from placealg.cli.torch_words import check_torch_words, conform_words, watch_words
 from placealg.errors import InputError
@@ -19,6 +19,7 @@ LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
 FORMATS = ("text", "latex", "markdown", "python", "csv", "json")
 COMPLETED_SHELLS = ("bash", "zsh", "fish")
 _MANY = ("--set", "--bandwidth", "--fix", "--assume")
+_LISTS = ("--set", "--fix")
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("the catalogue, a placement row each", ""),
@@ -127,7 +128,11 @@ def _read_as_strategy(chosen: argparse.Namespace) -> list[str]:
 
 
 def _split_sizes(words: Iterable[str]) -> list[str]:
-    """Each NAME=VALUE behind an option of _MANY becomes an option of its own, so that a strategy may follow."""
+    """Each NAME=VALUE behind an option of _MANY becomes an option of its own, so that a strategy may follow.
+
+    >>> _split_sizes(["cost", "--set", "dp=8,tp=2", "m=4", "zero3"])
+    ['cost', '--set=dp=8', '--set=tp=2', '--set=m=4', 'zero3']
+    """
     found: list[str] = []
     option, taken = "", False
     for word in words:
@@ -135,7 +140,7 @@ def _split_sizes(words: Iterable[str]) -> list[str]:
             found += [option] if option and not taken else []
             option, taken = word, False
         elif option and (not taken or SIZE.match(word)):
-            found.append(f"{option}={word}")
+            found += [f"{option}={part}" for part in (NEXT_SIZE.split(word) if option in _LISTS else (word,))]
             taken = True
         else:
             option = ""
@@ -177,7 +182,7 @@ def _settings(parser: Parser, *formats: str) -> None:
                         "configuration; default abstract, or gpt for a strategy that splits more than the batch")
     _transformer(parser)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
-                        help="sizes: --set dp=8 m=4; devices=512 checks or completes the mesh")
+                        help="sizes: --set dp=8 m=4, or dp=8,m=4; devices=512 checks or completes the mesh")
     parser.add_argument("--precision", metavar="NAME", help="bytes per element as an engine has them: fsdp2, megatron, "
                         "deepspeed; `explain fsdp2` tells one, docs/import.md lists them")
     _foreign(parser)

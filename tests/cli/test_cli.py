@@ -51,6 +51,7 @@ def test_golden_covers_what_people_read() -> None:
 BAD = [
     (["cost", "zero3", "--dp", "8"], "unknown option '--dp'; did you mean '--set dp=8'?"),
     (["cost", "zero3", "--gpus", "8"], "did you mean '--set devices=8'?"),
+    (["fit", "zero3", "--device-memory", "80GB", "--gpus", "8"], "did you mean '--devices 8'?"),
     (["cost", "zero3", "dp=8"], "did you mean '--set dp=8'?"),
     (["cost", "dp=8"], "'dp=8' is a size, and no strategy; did you mean '--set dp=8'?"),
     (["cost", "zero3", "tp"], "did you mean 'zero3*tp'?"),
@@ -73,6 +74,8 @@ BAD = [
     (["cost", "zero3", "--set", "dp=-2"], "whole number of at least 1"),
     (["cost", "zero3", "--set", "dp=2.5"], "whole number of at least 1"),
     (["cost", "zero3", "--set", "dp=8", "dp=4"], "already 8"),
+    (["cost", "zero3", "--set", "dp=8,dp=4"], "already 8"),
+    (["cost", "zero3", "--set", "dp=8,4"], "--set dp=8,4: '8,4' is not arithmetic"),
     (["cost", "zero3", "--set", "w=0"], "positive number of bytes"),
     (["cost", "zero3", "--set", "dp=__import__('os')"], "not a function"),
     (["cost", "zero3[8]", "--set", "dp=4"], "contradicts"),

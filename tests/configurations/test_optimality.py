@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -149,7 +150,7 @@ def test_a_change_in_any_field_is_found_or_leaves_it_true(small: Made, folder: P
 
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(0, 2))
-@settings(max_examples=400)
+@settings(max_examples=4 * int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")))
 def test_many_changes_are_found(small: Made, folder: Path, pick: int, how: int) -> None:
     tampered(small, folder, pick, how)
 

@@ -66,7 +66,9 @@ class Kernel:
         else:
             told = f"not accepted: {named}"
         if self.differs(verdict):
-            told += f"; the prover says {verdict}: the two differ, which is a fault of one of them; please report it"
+            either = "one of the two is wrong" if self.accepted else \
+                "the checker is too narrow here, or the prover is wrong"
+            told += f"; the prover says {verdict}: {either}; please report it"
         return f"{told}; {self.coq}" if self.coq else told
 
     def to_json(self) -> dict[str, Any]:

@@ -135,6 +135,8 @@ def replayed(expression: str, stages: Any, model: Model, asked: Asked) -> Replay
     strategy = parse_strategy(expression)
     sums = {(said["place"], tuple(said["units"])): {name: [Sum.read(one) for one in said[name]] for name in FIGURES}
             for said in stages}
+    if len(sums) < len(stages):
+        raise InputError(f"{expression} has sums of one stage twice")
     units = tuple(unit_list(model, asked))
     every = list(listed(strategy, model, asked, len(units)))
     found = Replayed(len(every))

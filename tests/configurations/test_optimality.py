@@ -170,6 +170,8 @@ def test_each_kind_of_change_is_told(small: Made, folder: Path) -> None:
     assert "claim" in wrong(lambda said: said.update(claim="nothing at all"))
     assert "by formula" in wrong(lambda said: said["question"]["parameters"].update(efficiency="1/2"))
     assert "winner verdict" in wrong(lambda said: said["winner"].update(verdict="REFUTED"))
+    assert "sums of one stage twice" in wrong(lambda said: said["strategies"][other]["stages"].append(
+        said["strategies"][other]["stages"][0]))
     coefficient = small["strategies"][small["winner"]["strategy"]]["stages"][0]["estimate"][0][0]
     assert wrong(lambda said: said["strategies"][said["winner"]["strategy"]]["stages"][0]["estimate"][0].__setitem__(
         0, [str(Fraction(coefficient[0]) * 2), coefficient[1]]))

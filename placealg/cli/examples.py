@@ -34,8 +34,10 @@ def programs() -> dict[str, Step]:
     found["dp on balanced, a model with losses of its router"] = derive(
         parse_strategy("dp"), resolve_model("balanced"))
     found["dp on statistics"] = derive(parse_strategy("dp"), resolve_model("statistics"))
-    found['zero2 with skip = "overflow"'] = derive(
-        overlay(parse_strategy("zero2"), {"optimizer": {"skip": "overflow"}}), model)
+    found['zero2 with skip = "overflow" and scale = "dynamic"'] = derive(
+        overlay(parse_strategy("zero2"), {"optimizer": {"skip": "overflow"}, "loss": {"scale": "dynamic"}}), model)
+    found['zero1 with average = "parameters"'] = derive(
+        overlay(parse_strategy("zero1"), {"optimizer": {"average": "parameters"}}), model)
     found['zero1 with [[edit]] drop and insert'] = edit(
         found["zero1"], {"drop": "publish.*"},
         {"insert": {"path": "publish.layer.weight.publish[dp]"}, "after": "update.rng.update"})

@@ -128,14 +128,14 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     for told, said in (("several losses", len(model.losses) > 1), ("running statistics", untold)):
         if operations and said:
             raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")
-    divisor, counted = strategy.loss_of_terms()
+    placed = operations.placed if operations else None
+    data = data_axes(placed) if placed else strategy.data_axes
+    divisor, counted = strategy.loss_of_terms(data)
     if terms(model.graph) and strategy.pipeline_axis and counted and MICROBATCH not in counted and divisor == "count":
         raise InputError(f"{strategy.name} on {model.name}: [loss] count_axes counts each microbatch by itself, and in "
                          f"a pipeline '{terms(model.graph)[0].output}' starts its backward when another one is "
                          "counted: count over microbatch, too")
-    placed = operations.placed if operations else None
-    data = data_axes(placed) if placed else strategy.data_axes
-    loss = strategy.loss()
+    loss = strategy.loss(data)
     microbatches = strategy.option("schedule", "microbatches")
     return Reference(
         strategy=strategy.name,
@@ -173,7 +173,7 @@ def strategy_types(strategy: Strategy) -> FrozenMap[str, str]:
 
 def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:
     """The loss's divisor, and the axes that it covers; `data` are the axes that split the tokens."""
-    loss = strategy.loss()
+    loss = strategy.loss(data)
     counted = tuple(loss["count_axes"] or ())
     for axis in counted:
         if axis != MICROBATCH and axis not in strategy.mesh.names:
@@ -186,7 +186,7 @@ def averaging_of_terms(strategy: Strategy, model: Model, data: tuple[str, ...]) 
     """The divisor of further terms of the loss, and the axes that it covers; None where there are no such terms."""
     if not terms(model.graph):
         return None
-    divisor, counted = strategy.loss_of_terms()
+    divisor, counted = strategy.loss_of_terms(data)
     return Averaging(divisor, counted, data)
 
 

@@ -226,26 +226,27 @@ class Strategy(Shown):
         modes = self.regions or self.sharded_activations
         return bool(modes or self.option("loss", "terms")) or any(entry != "batch" for entry in entries)
 
-    def loss(self) -> Mapping[str, Any]:
-        """The loss normaliser with its preset filled in."""
+    def loss(self, data: tuple[str, ...] | None = None) -> Mapping[str, Any]:
+        """The loss normaliser with its preset filled in; `data` are the axes that split its tokens on a given model."""
         preset = self.option("loss", "preset")
         said = {k: v for k, v in self.tables.get("loss", FrozenMap()).items() if k != "preset"}
         full = {"preset": preset, "reference": DEFAULTS["loss"]["reference"], **LOSSES[preset], **said}
         if full["count_axes"] == "data":
-            full["count_axes"] = (*self.data_axes, "microbatch")
+            full["count_axes"] = (*(self.data_axes if data is None else data), "microbatch")
         return full
 
-    def loss_of_terms(self) -> tuple[str, tuple[str, ...]]:
+    def loss_of_terms(self, data: tuple[str, ...] | None = None) -> tuple[str, tuple[str, ...]]:
         """What divides the further terms of the loss, and the axes that this covers: as the loss where nothing is said.
 
         >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}, loss={"term_divisor": "count"}).loss_of_terms()
         ('count', ('dp', 'microbatch'))
         """
-        loss, said = self.loss(), self.tables.get("loss", FrozenMap())
+        loss, said = self.loss(data), self.tables.get("loss", FrozenMap())
         divisor = str(said.get("term_divisor", loss["divisor"]))
         usual = loss["count_axes"] if divisor == loss["divisor"] else None if divisor == "tokens" else "data"
         axes = said.get("term_axes", usual)
-        return divisor, (*self.data_axes, "microbatch") if axes == "data" else tuple(axes or ())
+        everywhere = (*(self.data_axes if data is None else data), "microbatch")
+        return divisor, everywhere if axes == "data" else tuple(axes or ())
 
     def optimizer(self, name: str = "") -> tuple[str, str, tuple[str, ...]]:
         """(name, locality, whole-matrix reads) of the optimizer `name`, or of the strategy's own.

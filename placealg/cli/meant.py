@@ -1,10 +1,10 @@
-"""What was meant by words of a command line that are no option of it."""
+"""Words of a command line that are no option of it: sizes, and what was meant by others."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from placealg.errors import InputError
 from placealg.mesh import SYMBOLS
@@ -13,14 +13,36 @@ from placealg.strategy.catalogue import names
 SIZE = re.compile(r"[A-Za-z_][\w,]*=")
 """Begins a word that gives a size."""
 
-NEXT_SIZE = re.compile(r",(?=[A-Za-z_]\w*=)")
-"""Stands between two sizes in one word."""
+_MANY = ("--set", "--bandwidth", "--fix", "--assume")
+_LISTS = ("--set", "--fix")
+_NEXT_SIZE = re.compile(r",(?=[A-Za-z_]\w*=)")
 
 AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
 """The axes of the catalogue's strategies."""
 
 DEVICE_WORDS = ("gpus", "gpu", "num-gpus", "ngpus", "devices", "world-size", "nproc")
 """What people call the number of devices."""
+
+
+def split_sizes(words: Iterable[str]) -> list[str]:
+    """Each NAME=VALUE behind an option of _MANY becomes an option of its own, so that a strategy may follow.
+
+    >>> split_sizes(["cost", "--set", "dp=8,tp=2", "m=4", "zero3"])
+    ['cost', '--set=dp=8', '--set=tp=2', '--set=m=4', 'zero3']
+    """
+    found: list[str] = []
+    option, taken = "", False
+    for word in words:
+        if word in _MANY:
+            found += [option] if option and not taken else []
+            option, taken = word, False
+        elif option and (not taken or SIZE.match(word)):
+            found += [f"{option}={part}" for part in (_NEXT_SIZE.split(word) if option in _LISTS else (word,))]
+            taken = True
+        else:
+            option = ""
+            found.append(word)
+    return [*found, option] if option and not taken else found
 
 
 def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:

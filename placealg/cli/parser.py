@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from placealg.cli.meant import NEXT_SIZE, SIZE, meant
+from placealg.cli.meant import SIZE, meant, split_sizes
 from placealg.cli.search_words import add_fit, add_search
 from placealg.cli.torch_words import check_torch_words, conform_words, watch_words
 from placealg.errors import InputError
@@ -18,8 +18,6 @@ from placealg.errors import InputError
 LOSS_RUNS = ("eager", "fused", "chunked", "vocab_parallel")
 FORMATS = ("text", "latex", "markdown", "python", "csv", "json")
 COMPLETED_SHELLS = ("bash", "zsh", "fish")
-_MANY = ("--set", "--bandwidth", "--fix", "--assume")
-_LISTS = ("--set", "--fix")
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("the catalogue, a placement row each", ""),
@@ -85,7 +83,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line; a usage error is an InputError."""
     parser, commands = _parser()
     words, argv = _command_line(words)
-    split = _split_sizes(words)
+    split = split_sizes(words)
     for word in split:
         option, equals, value = word.partition("=")
         if equals and value == "--" and option.startswith("--"):
@@ -125,27 +123,6 @@ def _read_as_strategy(chosen: argparse.Namespace) -> list[str]:
     """The words that a command reads as strategies."""
     return [*getattr(chosen, "strategies", ()), *([chosen.strategy] if getattr(chosen, "strategy", None) else [])] \
         if chosen.command not in ("check-torch",) else []
-
-
-def _split_sizes(words: Iterable[str]) -> list[str]:
-    """Each NAME=VALUE behind an option of _MANY becomes an option of its own, so that a strategy may follow.
-
-    >>> _split_sizes(["cost", "--set", "dp=8,tp=2", "m=4", "zero3"])
-    ['cost', '--set=dp=8', '--set=tp=2', '--set=m=4', 'zero3']
-    """
-    found: list[str] = []
-    option, taken = "", False
-    for word in words:
-        if word in _MANY:
-            found += [option] if option and not taken else []
-            option, taken = word, False
-        elif option and (not taken or SIZE.match(word)):
-            found += [f"{option}={part}" for part in (NEXT_SIZE.split(word) if option in _LISTS else (word,))]
-            taken = True
-        else:
-            option = ""
-            found.append(word)
-    return [*found, option] if option and not taken else found
 
 
 def _parser() -> tuple[Parser, dict[str, Parser]]:

@@ -13,6 +13,7 @@ from placealg.strategy.spec import strategy_on
 ONE_OP, REGION, BOTH = ("loss.sum.seq",), ("loss.seq",), ("loss.sum.seq", "vocab")
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("preset", ["mean_of_means", "sum", "token_mean"])
 @pytest.mark.parametrize("dims", [ONE_OP, REGION, BOTH, ("loss.sum.batch",)])
 def test_the_loss_is_divided_by_the_tokens_of_all_ranks(dims: tuple[str, ...], preset: str) -> None:

@@ -60,18 +60,25 @@ def read_accelerate(document: Document, options: Options) -> Reading:
     for section, owner in OTHERS.items():
         if owner != kind:
             said.leave(section, f"of distributed_type {owner}")
-    if kind != "FSDP":
-        _unused_mesh(draft)
-    for key in ("num_machines", "compute_environment", "use_cpu", "mixed_precision"):
+    if kind not in ("FSDP", "DEEPSPEED"):
+        _unused_mesh(draft, _mesh(draft, None))
+    for key in ("num_machines", "compute_environment", "use_cpu", "mixed_precision", "fp16"):
         said.leave(key, "no bearing here")
     return draft.reading()
 
 
 def precision(said: Said) -> str:
     """mixed_precision, with YAML's false for 'no'."""
+    if precision_key(said) == "fp16":
+        return "fp16"
     value = said.value("mixed_precision")
     word = "no" if value in (False, None, "False", "false") else str(value).lower()
     return said.choice("mixed_precision", word, PRECISIONS)
+
+
+def precision_key(said: Said) -> str:
+    """The key that says the precision: the oldest files say `fp16: true`."""
+    return "fp16" if not said.has("mixed_precision") and said.flag("fp16") else "mixed_precision"
 
 
 def _ddp(draft: Draft) -> None:
@@ -82,11 +89,11 @@ def _ddp(draft: Draft) -> None:
     _loss_and_clip(draft)
     if word == "fp16":
         draft.overflow()
-        said.read("mixed_precision", "[optimizer] skip = \"overflow\": a gradient scaler skips steps")
+        said.read(precision_key(said), "[optimizer] skip = \"overflow\": a gradient scaler skips steps")
     elif word == "fp8":
-        said.approximated("mixed_precision", "linears compute in fp8: saved activations are costed at act")
+        said.approximated(precision_key(said), "linears compute in fp8: saved activations are costed at act")
     else:
-        said.read("mixed_precision", f"autocast in {word}" if word != "no" else "no autocast")
+        said.read(precision_key(said), f"autocast in {word}" if word != "no" else "no autocast")
     draft.accumulation(None, "gradient_accumulation_steps", "Accelerator or TrainingArguments decides")
 
 
@@ -139,6 +146,10 @@ def _fsdp(draft: Draft, world: int | None) -> None:
         said.read(key("activation_checkpointing"), "recompute_full")
     else:
         said.unsaid(key("activation_checkpointing"), "none here; the trainer may checkpoint: no recompute is read")
+    kept = key("activation_checkpointing_offload")
+    if said.has(kept) and said.truth(kept, said.raw(kept)):
+        raise said.refuse(kept, "the inputs of checkpointed layers rest on the host")
+    said.leave(kept, "nothing is offloaded")
     _units(draft, key, value, version)
     _loss_and_clip(draft)
 
@@ -177,10 +188,30 @@ def _mesh(draft: Draft, world: int | None) -> dict[str, int]:
     return degrees
 
 
-def _unused_mesh(draft: Draft) -> None:
-    for name, size in _mesh(draft, None).items():
+def _unused_mesh(draft: Draft, mesh: Mapping[str, int], others: str = "FSDP") -> None:
+    for name, size in mesh.items():
         key = _mesh_key(draft.said, f"{name}_size")
-        raise draft.said.refuse(key, f"{key} = {size} goes with FSDP alone (launch.py:1205)")
+        raise draft.said.refuse(key, f"{key} = {size} goes with {others} alone (launch.py:1205)")
+
+
+def _sequence(draft: Draft, world: int | None) -> tuple[str, int] | None:
+    """Sequence parallelism of DeepSpeed by parallelism_config: the key and its degree."""
+    said, mesh = draft.said, _mesh(draft, world)
+    old = said.raw(_mesh_key(said, "cp_backend")) == "deepspeed"
+    name = "cp" if old and "cp" in mesh else "sp"
+    found = (_mesh_key(said, f"{name}_size"), mesh.pop(name)) if name in mesh else None
+    shard = mesh.pop("dp_shard", None)
+    _unused_mesh(draft, mesh)
+    if shard is not None:
+        key, degree = _mesh_key(said, "dp_shard_size"), found[1] if found else 1
+        if world is not None and world != shard * degree:
+            raise said.refuse(key, f"dp_shard_size {shard} x {degree} of sequence parallelism is not {world} devices")
+        said.read(key, f"{shard} ranks of data, over which ZeRO shards anyway")
+    if found:
+        said.read(found[0], f"cp_ulysses over sp = {found[1]}; the states over dp and sp together")
+    for key in ("cp_backend", "sp_backend"):
+        said.leave(_mesh_key(said, key), "DeepSpeed's")
+    return found
 
 
 def _axes(draft: Draft, sharding: str, mesh: Mapping[str, int], world: int | None, key: Any) -> tuple[str, ...]:
@@ -256,14 +287,14 @@ def _fsdp_bytes(draft: Draft, whole: bool) -> None:
         return
     draft.parts.types("accelerate_fsdp", **({} if whole else {"g": 4}))
     if word == "fp8":
-        said.approximated("mixed_precision", "read as bf16: linears compute in fp8, and saved activations are costed "
+        said.approximated(precision_key(said), "read as bf16: linears compute in fp8, and saved activations are costed "
                                              "at act")
         return
-    said.read("mixed_precision", "[types] of precision accelerate_fsdp: shards in fp32, gathered and reduced in 16 "
+    said.read(precision_key(said), "[types] of precision accelerate_fsdp: shards in fp32, gathered and reduced in 16 "
                                  "bits")
     if word == "fp16":
         draft.overflow()
-        said.read("mixed_precision", "[optimizer] skip = \"overflow\": a gradient scaler skips steps")
+        said.read(precision_key(said), "[optimizer] skip = \"overflow\": a gradient scaler skips steps")
 
 
 def _units(draft: Draft, key: Any, value: Any, version: int) -> None:
@@ -304,6 +335,7 @@ def _deepspeed(draft: Draft, world: int | None) -> None:
     """DeepSpeed: by the file that the section names, or by the section."""
     said = draft.said
     word = precision(said)
+    sequence = _sequence(draft, world)
     key = "deepspeed_config.deepspeed_config_file"
     named = said.raw(key)
     if named not in (None, "", "none", "None"):
@@ -313,7 +345,9 @@ def _deepspeed(draft: Draft, world: int | None) -> None:
                               "give it with --with")
         inner = Said(table("deepspeed"), json_document(read_text(path), path), draft.options)
         said.read(key, f"{Path(path).name} decides")
-        Engine(draft, inner, world, "" if word == "no" else word).read()
+        engine = Engine(draft, inner, world, "" if word == "no" else word)
+        engine.sequence = sequence
+        engine.read()
         for own in ENGINE_KEYS.values():
             if said.has(f"deepspeed_config.{own}"):
                 said.inactive(f"deepspeed_config.{own}", f"{Path(path).name} decides; accelerate refuses another "
@@ -322,16 +356,18 @@ def _deepspeed(draft: Draft, world: int | None) -> None:
     else:
         said.leave(key, "no file")
         plugin = _Plugin(table("deepspeed"), said.document, draft.options)
-        Engine(draft, plugin, world, "" if word == "no" else word).read()
+        engine = Engine(draft, plugin, world, "" if word == "no" else word)
+        engine.sequence = sequence
+        engine.read()
         for name, items in plugin.lists.items():
             said.lists[name] += items
         said.listed |= plugin.listed
     if word == "fp8":
-        said.approximated("mixed_precision", "linears compute in fp8: saved activations are costed at act")
+        said.approximated(precision_key(said), "linears compute in fp8: saved activations are costed at act")
     elif word != "no":
-        said.read("mixed_precision", "fills in what DeepSpeed's section of precision leaves open")
+        said.read(precision_key(said), "fills in what DeepSpeed's section of precision leaves open")
     else:
-        said.read("mixed_precision", "adds no 16-bit section")
+        said.read(precision_key(said), "adds no 16-bit section")
 
 
 def _megatron(draft: Draft, world: int | None) -> None:

@@ -33,6 +33,8 @@ class Engine:
         self.draft, self.said, self.parts = draft, said, draft.parts
         self.world, self.precision = world, precision
         self.split = 1
+        self.sequence: tuple[str, int] | None = None
+        """The launcher's key and degree of sequence parallelism, where it says so."""
         self.trainer_steps: int | None = None
         """The accumulation that a trainer says, where the file says "auto" or nothing."""
 
@@ -46,6 +48,17 @@ class Engine:
             DeepSpeedBytes(self.draft, self.said, self.precision).read(stage)
             self.update()
             self.rest(stage)
+            self.misplaced()
+
+    def misplaced(self) -> None:
+        """Keys of zero_optimization that stand beside it."""
+        said = self.said
+        for path, _ in said.document.leaves():
+            key = ".".join(map(str, path))
+            inner, form = f"{ZERO}.{key}", said.table
+            if path and said.path(key) == path and key not in form.keys and not form.why_ignored(key) and (
+                    inner in form.keys or form.why_ignored(inner)):
+                said.leave(key, f"stands outside {ZERO}, where DeepSpeed does not read it")
 
     def _refused(self) -> None:
         said = self.said
@@ -99,7 +112,7 @@ class Engine:
             for key in ("tensor_parallel.partition_config", "tensor_parallel.preset_model"):
                 if said.raw(key):
                     raise said.refuse(key, f"{key}: a placement of its own, which is not read")
-        sp = said.number("sequence_parallel_size") or 1
+        sp = self.sequence[1] if self.sequence else said.number("sequence_parallel_size") or 1
         self.split = tp * sp
         micro = said.number("train_micro_batch_size_per_gpu")
         train = said.number("train_batch_size")
@@ -112,7 +125,8 @@ class Engine:
                 said.inactive("gradient_accumulation_steps", "the trainer's")
         else:
             steps = self.steps(micro, train, steps, data)
-            self.draft.accumulation(steps, "gradient_accumulation_steps", self.open_steps(micro, train))
+            why = self.open_steps(micro, train) if steps is None else ""
+            self.draft.accumulation(steps, "gradient_accumulation_steps", why)
         if micro is not None:
             self.draft.size("b", "train_micro_batch_size_per_gpu", "sequences of a microbatch")
         elif said.has("train_micro_batch_size_per_gpu"):
@@ -193,7 +207,8 @@ class Engine:
         if sp > 1:
             parts.axis("cp_ulysses", sp=sp)
             parts.shard(stage, "dp", "sp")
-            said.read("sequence_parallel_size", f"cp_ulysses over sp = {sp}; the states over dp and sp together")
+            if not self.sequence:
+                said.read("sequence_parallel_size", f"cp_ulysses over sp = {sp}; the states over dp and sp together")
         else:
             said.inactive("sequence_parallel_size", "1: no sequence parallelism")
         if tp > 1:

@@ -15,10 +15,14 @@ from placealg.importers.nemo import is_nemo
 from placealg.importers.tables import formats, table
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "fp16", "bf16")
+BESIDE = ("steps_per_print", "wall_clock_breakdown", "gradient_clipping", "zero_allow_untested_optimizer")
 
 
 def _deepspeed(data: Mapping[str, Any]) -> bool:
-    return "model_type" not in data and ("zero_optimization" in data or sum(key in data for key in BATCH) >= 2)
+    optimizer = data.get("optimizer")
+    beside = any(key in data for key in BESIDE) or (isinstance(optimizer, Mapping) and "type" in optimizer)
+    said = sum(key in data for key in BATCH)
+    return "model_type" not in data and ("zero_optimization" in data or said >= 2 or (said == 1 and beside))
 
 
 JSON: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"deepspeed": _deepspeed}
@@ -118,7 +122,9 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
         return name, Document(file, {}, {}, text)
     if body[0] == "{" or (body[0] == "[" and not _TABLE.match(body)):
         document = json_document(text, file)
-        return _one(document, JSON, "JSON", forced), document
+        data = document.data
+        known = JSON if not isinstance(data, Mapping) or any(fits(data) for fits in JSON.values()) else YAML
+        return _one(document, known, "JSON", forced), document
     if _TABLE.search(text) and _KEY.search(text):
         document = toml_document(text, file)
         return _one(document, TOML, "TOML", forced), document

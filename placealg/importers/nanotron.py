@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from placealg.importers.document import Document
@@ -12,6 +13,10 @@ from placealg.importers.reading import Options, Reading, refusal
 OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "sgd": "sgd"}
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size",
          "vocab_size", "head_dim", "tie_word_embeddings", "max_position_embeddings")
+
+
+ALIEN = re.compile(r"layer_?norm|moe|expert|activation_function|pdrop|sinusoidal")
+"""What keys of a model_config speak of that no llama has."""
 
 
 def read_nanotron(document: Document, options: Options) -> Reading:
@@ -41,6 +46,9 @@ def read_nanotron(document: Document, options: Options) -> Reading:
     else:
         said.inactive("parallelism.expert_parallel_size", "1: no expert parallelism")
     _pipeline(draft, pp)
+    if said.has("doremi"):
+        said.approximated("doremi", "the loss weighs domains by what a reference model says, which is held beside: "
+                                    "neither is here, and the verdict does not cover them")
     if said.flag("parallelism.recompute_layer"):
         parts.modifier("recompute_full")
     said.read("parallelism.recompute_layer", "recompute_full" if "recompute_full" in parts.modifiers else
@@ -91,7 +99,7 @@ def _tensor(draft: Draft, tp: int) -> None:
 def _pipeline(draft: Draft, pp: int) -> None:
     said = draft.said
     if pp == 1:
-        for key in ("pp", "pp_engine"):
+        for key in ("pp", "pp_engine", "pp_layer_partition"):
             said.inactive(f"parallelism.{key}", "no pipeline")
         return
     engine = said.choice("parallelism.pp_engine", str(said.value("parallelism.pp_engine")).lower(), ("1f1b", "afab"))
@@ -99,6 +107,17 @@ def _pipeline(draft: Draft, pp: int) -> None:
     draft.parts.axis(name, pp)
     said.read("parallelism.pp", f"{name} over {pp} ranks")
     said.read("parallelism.pp_engine", name)
+    key = "parallelism.pp_layer_partition"
+    layers = said.raw(key)
+    if layers is None:
+        said.approximated("stages", "Nanotron cuts stages where the costs of blocks, the head among them, are even "
+                                    "(models/base.py: block_cumulative_costs): here layers are")
+        return
+    if not isinstance(layers, list) or len(layers) != pp:
+        raise said.refuse(key, f"{key} is {layers!r}: expected the layers of each of {pp} stages")
+    sizes = [said.whole(key, n) for n in layers]
+    draft.parts.say("schedule", "stages", sizes)
+    said.read(key, f"[schedule] stages = {sizes}")
 
 
 def _bytes(draft: Draft) -> None:
@@ -125,6 +144,10 @@ def _model(draft: Draft) -> None:
         return
     kinds = [k for k in config if k.startswith("is_") and k.endswith("_config") and config[k] is True]
     kind = kinds[0].removeprefix("is_").removesuffix("_config") if kinds else "llama"
+    if not kinds and "rms_norm_eps" not in config and (alien := next((k for k in config if ALIEN.search(k)), "")):
+        said.unsaid("model", f"a family that is not named and has {alien}, which no llama has: the proof stands on a "
+                             "stand-in", "--model")
+        return
     if found := kind_without_graph(kind):
         raise said.refuse(f"{key}.{kinds[0]}", f"model {kind} is {found}, of which there is no op graph")
     if config.get("moe_config"):

@@ -14,7 +14,8 @@ from placealg.importers.reading import Options, ReadingItem, refusal
 from placealg.importers.tables import Format, default_of
 
 SUSPICIOUS = re.compile(r"parallel|shard|pipe(?!line_tag)|recomp|checkpoint.?act|activation.?(checkpoint|offload)|"
-                        r"offload|zero(?!_grad)|expert|moe|fp8|dpp|remat", re.IGNORECASE)
+                        r"offload|zero(?!_grad)|expert|moe|fp8|dpp|remat|(?<![a-z])(?:tp|pp|dp|cp|ep|sp)[._-]?(?:size|degree)",
+                        re.IGNORECASE)
 """What a key is called that may place something; one that no table knows is refused rather than passed over."""
 
 

@@ -24,7 +24,8 @@ WHOLE = {"norms": "*norm*", "embedding": "embedding.*", "logits": "head.weight"}
 class Degrees:
     """Degrees as torchtitan has them.
 
-    `shard` is None where it follows from the world, `first_less` and `last_less` where layers are split evenly.
+    `shard` is None where it follows from the world, `first_less` and `last_less` where layers are split evenly; with
+    `ddp` the ranks of `shard` hold everything.
     """
 
     replicate: int = 1
@@ -41,6 +42,7 @@ class Degrees:
     layers_per_stage: int | None = None
     first_less: int | None = 1
     last_less: int | None = 1
+    ddp: bool = False
 
 
 def place(draft: Draft, degrees: Degrees, keys: Mapping[str, str]) -> int | None:
@@ -72,6 +74,11 @@ def _data(draft: Draft, degrees: Degrees, shard: int | None, keys: Mapping[str, 
     """Replicas and shards."""
     said, parts = draft.said, draft.parts
     axis = "dp"
+    if degrees.ddp:
+        parts.axis("dp", shard)
+        said.read(keys["shard"], "dp over the ranks of data (DDP)")
+        said.inactive(keys["reshard"], "nothing is gathered")
+        return
     if degrees.replicate > 1 and degrees.shard == 1:
         parts.axis("dp", degrees.replicate)
         said.read(keys["replicate"], f"dp over {degrees.replicate} replicas (DDP)")
@@ -247,10 +254,10 @@ def _uneven(draft: Draft, degrees: Degrees, layers: int | None, chunks: int, key
 
 def float8_gather(draft: Draft, key: str) -> None:
     """Linears are gathered in 8 bits; what is no linear, in 16."""
-    draft.parts.types(wire_w=1)
+    draft.parts.types(wire_w=1, use=1)
     for name, match in WHOLE.items():
-        draft.parts.say("groups", name, {"match": match, "types": {"wire_w": 2}})
-    draft.said.read(key, "[types] wire_w = 1; [groups] of norms, embedding and logits keep 2")
+        draft.parts.say("groups", name, {"match": match, "types": {"wire_w": 2, "use": 2}})
+    draft.said.read(key, "[types] wire_w = use = 1; [groups] of norms, embedding and logits keep 2")
 
 
 def float8_compute(draft: Draft, key: str) -> None:

@@ -19,6 +19,11 @@ from placealg.models.config import resolve_model
 SECTIONS = ("parallelism", "training", "experimental")
 OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "muon": "muon", "sgd": "sgd"}
 TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+FLOAT8_FLAGS = ("float8.enable_float8_linear", "training.enable_float8_linear", "training.enable_fp8_linear")
+"""What turned float8 on in 2024, before converters did."""
+RAMP = "batch_size_scheduler.mode"
+FLOAT8_GATHERS = ("float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.enable_fsdp_float8_all_gather",
+                  "quantize.dense.float8.enable_fsdp_float8_all_gather", "training.enable_fsdp_float8_all_gather")
 FIELDS = {"replicate": "data_parallel_replicate_degree", "shard": "data_parallel_shard_degree",
           "tensor": "tensor_parallel_degree", "context": "context_parallel_degree",
           "pipeline": "pipeline_parallel_degree", "expert": "expert_parallel_degree",
@@ -65,6 +70,7 @@ def read_titan(document: Document, options: Options, renamed: Mapping[str, str])
         keys["shard"] = "training.data_parallel_degree"
     layers = _model(draft)
     degrees = _degrees(draft, keys)
+    _replicas(draft, degrees)
     old = not any(document.get(("parallelism", n)) is not None for n in ("pipeline_parallel_first_stage_less_layers",
                                                                          "pipeline_parallel_layers_per_stage"))
     if (document.get(("parallelism",)) is None and old) or said.raw("parallelism.pipeline_parallel_split_points"):
@@ -127,6 +133,26 @@ def _degrees(draft: Draft, keys: dict[str, str]) -> Degrees:
         whole("last_less"))
 
 
+def _replicas(draft: Draft, degrees: Degrees) -> None:
+    """DDP by its key of 2024, and the replica groups of torchft."""
+    said = draft.said
+    key = "training.data_parallel_type"
+    if said.choice(key, said.value(key), ("fsdp", "ddp")) == "ddp":
+        degrees.ddp = True
+        said.read(key, "dp: DDP in the place of FSDP")
+    else:
+        said.leave(key, "fsdp")
+    for section in ("fault_tolerance", "ft"):
+        on, how = f"{section}.enable", f"{section}.semi_sync_method"
+        if not said.flag(on):
+            continue
+        if said.raw(how) not in (None, "", "none"):
+            raise said.refuse(how, f"{said.raw(how)}: replica groups take steps of their own, and average weights "
+                                   "later")
+        said.approximated(on, "torchft averages gradients over replica groups that come and go: the reading is of one "
+                              "group, and the verdict does not cover what they exchange")
+
+
 def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -> None:
     """Stages that the file names itself."""
     said = draft.said
@@ -165,6 +191,7 @@ def _batch(draft: Draft, degrees: Degrees, data: int | None) -> None:
     local_key = "training.batch_size" if said.has("training.batch_size") else "training.local_batch_size"
     local = said.whole(local_key, said.value(local_key)) or 1
     steps = _steps(draft, local, data)
+    why = "the batch grows" if said.accounted(said.path(RAMP)) else "the ranks of data are open"
     if degrees.pipeline > 1:
         count = said.number("parallelism.pipeline_parallel_microbatches")
         size = said.whole("parallelism.pipeline_parallel_microbatch_size",
@@ -177,13 +204,12 @@ def _batch(draft: Draft, degrees: Degrees, data: int | None) -> None:
         said.read(local_key, f"b = {local // each} in each of {each} microbatches of the pipeline")
         said.leave("parallelism.pipeline_parallel_microbatch_size", "as read")
         said.leave("parallelism.pipeline_parallel_microbatches", "as read")
-        draft.accumulation(None if steps is None else steps * each, "training.global_batch_size",
-                           "the ranks of data are open")
+        draft.accumulation(None if steps is None else steps * each, "training.global_batch_size", why)
     else:
         draft.size("b", local_key, "sequences of a rank", local)
         said.leave("parallelism.pipeline_parallel_microbatch_size", "no pipeline")
         said.leave("parallelism.pipeline_parallel_microbatches", "no pipeline")
-        draft.accumulation(steps, "training.global_batch_size", "the ranks of data are open")
+        draft.accumulation(steps, "training.global_batch_size", why)
     draft.size("s", "training.seq_len", "tokens of a sequence", said.whole("training.seq_len",
                                                                           said.value("training.seq_len")))
 
@@ -196,6 +222,9 @@ def _steps(draft: Draft, local: int, data: int | None) -> int | None:
         said.read("training.gradient_accumulation_steps", f"accumulation over {fork}")
         return fork
     total = said.whole("training.global_batch_size", said.value("training.global_batch_size"), -1)
+    if said.raw(RAMP) not in (None, "", "constant"):
+        said.unsaid(RAMP, "a fork's schedule, under which the batch grows: microbatches stay m", "--microbatches")
+        return None
     if total is None or total <= 0:
         return 1
     if data is None:
@@ -222,22 +251,28 @@ def _bytes(draft: Draft, degrees: Degrees) -> None:
             word = said.choice(key, said.value(key), TYPES)
             parts.say("types", symbol, TYPES[word])
             if symbol == "wire_w" and TYPES[word] == 4:
-                parts.types(act=4)
+                parts.types(act=4, use=4)
             said.read(key, f"[types] {symbol} = {TYPES[word]}")
-    if degrees.replicate > 1 and degrees.shard == 1:
+    if degrees.ddp or (degrees.replicate > 1 and degrees.shard == 1):
         parts.tables["types"].pop("wire_w", None)
+    _float8(draft)
+
+
+def _float8(draft: Draft) -> None:
+    """What computes and is gathered in 8 bits: a converter turns it on, or a flag of 2024."""
+    said = draft.said
     converters = said.value("model.converters")
     words = converters if isinstance(converters, list) else [converters]
-    active = [str(w) for w in words if re.search("float8|mx|nvfp4|fp8", str(w).lower())]
-    gather = next((k for k in ("float8.enable_fsdp_float8_all_gather",
-                               "quantize.linear.float8.enable_fsdp_float8_all_gather") if said.has(k)), "")
-    if active:
-        float8_compute(draft, "model.converters")
-        if gather and said.flag(gather):
-            float8_gather(draft, gather)
-    if gather:
-        said.leave(gather, "off" if active else "no converter turns it on")
-    said.leave("model.converters", "none")
+    by = ["model.converters"] if any(re.search("float8|mx|nvfp4|fp8", str(w).lower()) for w in words) else []
+    by += [key for key in FLOAT8_FLAGS if said.flag(key)]
+    for key in by:
+        float8_compute(draft, key)
+    for key in FLOAT8_GATHERS:
+        if by and said.flag(key):
+            float8_gather(draft, key)
+        said.leave(key, "off" if by else "nothing turns it on")
+    for key in ("model.converters", *FLOAT8_FLAGS):
+        said.leave(key, "none" if key == "model.converters" else "off")
 
 
 def _rest(draft: Draft, degrees: Degrees) -> None:
@@ -264,6 +299,10 @@ def _rest(draft: Draft, degrees: Degrees) -> None:
         raise said.refuse("optimizer.early_step_in_backward", "updates run inside the backward")
     said.leave("optimizer.early_step_in_backward", "updates follow the backward")
     draft.optimizer("optimizer.name", str(said.value("optimizer.name")), OPTIMIZERS)
+    if said.has("optimizer.state_dtype"):
+        word = said.choice("optimizer.state_dtype", said.raw("optimizer.state_dtype"), TYPES)
+        parts.types(o=2 * TYPES[word])
+        said.read("optimizer.state_dtype", f"[types] o = {2 * TYPES[word]}: moments in {word}")
     for key in ("parallelism.disable_loss_parallel", "training.enable_loss_parallel"):
         off = said.flag(key) is (key == "parallelism.disable_loss_parallel")
         if off and degrees.tensor > 1:

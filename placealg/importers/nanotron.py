@@ -48,7 +48,7 @@ def read_nanotron(document: Document, options: Options) -> Reading:
     _pipeline(draft, pp)
     if said.has("doremi"):
         said.approximated("doremi", "the loss weighs domains by what a reference model says, which is held beside: "
-                                    "neither is here, and the verdict does not cover them")
+                                    "neither is here, and the verdict does not cover them", said.raw("doremi"))
     if said.flag("parallelism.recompute_layer"):
         parts.modifier("recompute_full")
     said.read("parallelism.recompute_layer", "recompute_full" if "recompute_full" in parts.modifiers else

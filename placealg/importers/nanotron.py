@@ -140,12 +140,12 @@ def _model(draft: Draft) -> None:
     said, key = draft.said, "model.model_config"
     config = said.raw(key)
     if not isinstance(config, Mapping):
-        said.unsaid("model", "the file holds no model_config", "--model")
+        said.missing("model", "the file holds no model_config", "--model")
         return
     kinds = [k for k in config if k.startswith("is_") and k.endswith("_config") and config[k] is True]
     kind = kinds[0].removeprefix("is_").removesuffix("_config") if kinds else "llama"
     if not kinds and "rms_norm_eps" not in config and (alien := next((k for k in config if ALIEN.search(k)), "")):
-        said.unsaid("model", f"a family that is not named and has {alien}, which no llama has: the proof stands on a "
+        said.missing("model", f"a family that is not named and has {alien}, which no llama has: the proof stands on a "
                              "stand-in", "--model")
         return
     if found := kind_without_graph(kind):
@@ -156,7 +156,7 @@ def _model(draft: Draft) -> None:
                                                "on a stand-in")
         return
     if kind not in ("llama", "qwen2"):
-        said.unsaid("model", f"{kind} is no family that is read from here: the proof stands on a stand-in", "--model")
+        said.missing("model", f"{kind} is no family that is read from here: the proof stands on a stand-in", "--model")
         return
     if kind == "qwen2" and (config.get("attention_bias") or config.get("_use_qk_norm")):
         said.approximated(f"{key}.{kinds[0]}", "read as llama: without biases of q, k and v, and without norms of "

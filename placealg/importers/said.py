@@ -97,6 +97,10 @@ class Said:
         """Something that the file does not decide: who does, and what supplies it."""
         self.lists["unsaid"].append(self._item(key, text, None, option))
 
+    def missing(self, what: str, text: str, option: str = "") -> None:
+        """`unsaid`, for what is no key of the document, even where a section of it has that name."""
+        self.lists["unsaid"].append(ReadingItem(self.document.file, 0, what, "", text, option))
+
     def approximated(self, key: str, text: str, value: Any = None) -> None:
         """Something that is understood and cannot be said."""
         self.lists["approximated"].append(self._item(key, text, value))

@@ -12,10 +12,10 @@ from placealg.importers.hf import read_model_name
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading
+from placealg.importers.titan import float8_compute, float8_gather
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "muon": "muon"}
-BYTES = {"bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "float32": 4, "fp32": 4, "auto": 2, "torch.bfloat16": 2,
-         "torch.float32": 4}
+BYTES = {"bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "float32": 4, "fp32": 4, "auto": 2}
 
 
 def is_verl(data: Mapping[str, Any]) -> bool:
@@ -59,13 +59,16 @@ def _verl(draft: Draft) -> None:
     sp = said.whole("ulysses_sequence_parallel_size", said.value("ulysses_sequence_parallel_size")) or 1
     data = draft.divided(world, sp, "ulysses_sequence_parallel_size")
     parts.axis("zero3", data)
+    said.choice("model.strategy", said.value("model.strategy"), ("fsdp", "fsdp2"))
     said.read("model.strategy", "zero3")
     if sp > 1:
         parts.axis("cp_ulysses", sp=sp)
         parts.shard(3, "dp", "sp")
         said.read("ulysses_sequence_parallel_size", f"cp_ulysses over sp = {sp}")
-    parts.types("fsdp2")
-    said.read("model.fsdp_config.model_dtype", "[types] of precision fsdp2")
+    key = "model.fsdp_config.model_dtype"
+    w = BYTES[said.choice(key, str(said.value(key)).removeprefix("torch."), BYTES)]
+    parts.types("fsdp2", **({"w": w, "g": w, "o": 2 * w} if w != 4 else {}))
+    said.read(key, "[types] of precision fsdp2" + (f", with w = g = {w}, o = {2 * w}" if w != 4 else ""))
     offload = said.flag("model.fsdp_config.cpu_offload") or said.flag("model.fsdp_config.offload_params")
     if offload:
         parts.modifier("offload_optimizer")
@@ -110,6 +113,8 @@ def _automodel(draft: Draft) -> None:
         raise said.refuse("model.pretrained_model_name_or_path", f"{name} is {kind}, of which there is no op graph")
     if not said.has("model.pretrained_model_name_or_path") and not said.has("model.config"):
         raise said.refuse("model", "no model is named: another file decides")
+    _refused(draft)
+    strategy = _strategy(draft)
     sizes = {n: _size(draft, n) for n in ("tp", "cp", "dp_replicate")}
     split = sizes["tp"] * sizes["cp"] * sizes["dp_replicate"]
     said_dp = said.number("distributed.dp_size") if str(said.raw("distributed.dp_size")).isdecimal() else None
@@ -117,12 +122,10 @@ def _automodel(draft: Draft) -> None:
         draft.options.world_size, split, "distributed")
     if said_dp:
         said.read("distributed.dp_size", f"{data} ranks of data")
-    if sizes["dp_replicate"] > 1:
-        parts.axis("hsdp", dp_replicate=sizes["dp_replicate"], dp_shard=data)
-    else:
-        parts.axis("zero3", data)
-    axes = ["dp_shard" if sizes["dp_replicate"] > 1 else "dp"]
-    said.follows("FSDP2", "zero3 over the ranks of data")
+    if strategy == "ddp":
+        _ddp(draft, data, sizes)
+        return
+    axes = _fsdp(draft, data, sizes["dp_replicate"])
     if sizes["cp"] > 1:
         parts.axis("cp", sizes["cp"])
         axes.append("cp")
@@ -137,19 +140,145 @@ def _automodel(draft: Draft) -> None:
     if draft.microbatches != 1 and said.flag("distributed.defer_fsdp_grad_sync"):
         parts.accumulate_whole(*axes)
         said.read("distributed.defer_fsdp_grad_sync", "[states] gradients = R between microbatches")
-    w = BYTES.get(str(said.value("model.torch_dtype")), 2)
+    w = _loaded(draft)
     parts.types(w=w, wire_w=2, g=w, wire=4, o=2 * w, act=2)
     said.read("model.torch_dtype", f"[types] w = g = {w}, wire = 4, o = {2 * w}")
-    if said.flag("distributed.activation_checkpointing"):
-        parts.modifier("recompute_full")
-        said.read("distributed.activation_checkpointing", "recompute_full")
+    for key, symbol in (("distributed.mp_policy.param_dtype", "wire_w"), ("distributed.mp_policy.reduce_dtype",
+                                                                          "wire")):
+        if said.has(key):
+            count = BYTES[said.choice(key, str(said.raw(key)).removeprefix("torch."), BYTES)]
+            parts.say("types", symbol, count)
+            said.read(key, f"[types] {symbol} = {count}")
+    _rest(draft)
+
+
+def _loaded(draft: Draft) -> int:
+    """The bytes of a weight as it is loaded."""
+    said = draft.said
+    return BYTES[said.choice("model.torch_dtype", str(said.value("model.torch_dtype")).removeprefix("torch."), BYTES)]
+
+
+def _refused(draft: Draft) -> None:
+    """What no reading says."""
+    said = draft.said
+    for name, what in (("pp", "a pipeline of stages that the recipe cuts"),
+                       ("ep", "experts over ranks of data and context, with units of their own")):
+        key = f"distributed.{name}_size"
+        if (said.number(key) or 1) > 1:
+            raise said.refuse(key, f"{key} {said.raw(key)}: {what}, which is not read")
+        said.leave(key, "1: none")
+    for key in ("distributed.tp_plan", "distributed.custom_tp_plan", "distributed.offload_policy"):
+        if said.raw(key):
+            raise said.refuse(key, f"{key}: a placement of its own, which is not read")
+        said.leave(key, "none")
+    freeze = said.raw("freeze_config")
+    for name, value in freeze.items() if isinstance(freeze, Mapping) else ():
+        if value is True and name not in ("freeze_vision_tower", "freeze_audio_tower"):
+            raise said.refuse(f"freeze_config.{name}", f"{name}: part of the model is frozen")
+    for key in ("quantization.load_in_4bit", "quantization.load_in_8bit"):
+        if said.flag(key):
+            raise said.refuse(key, f"{key}: the base rests in fewer bits, which is not read here")
+        said.leave(key, "off")
+    if said.has("teacher_model"):
+        name = "teacher_model.pretrained_model_name_or_path"
+        said.approximated(name if said.has(name) else "teacher_model", "a teacher stands beside, which is not counted")
+
+
+def _strategy(draft: Draft) -> str:
+    """fsdp2 or ddp, by its name or by the class of its manager."""
+    said, key = draft.said, "distributed.strategy"
+    target = str(said.raw("distributed._target_") or "").rpartition(".")[2].lower()
+    found = {"ddpmanager": "ddp", "ddpconfig": "ddp", "fsdp2manager": "fsdp2", "fsdp2config": "fsdp2"}.get(target)
+    if target and not found:
+        raise said.refuse("distributed._target_", f"{said.raw('distributed._target_')}: neither FSDP2 nor DDP, whose "
+                                                  "states are not read")
+    if found:
+        said.read("distributed._target_", found)
+        said.leave(key, "told by the class")
+        return found
+    word = str(said.value(key))
+    if word in ("megatron_fsdp", "nvfsdp"):
+        raise said.refuse(key, f"{word}: Megatron-FSDP holds states that are not read here")
+    word = said.choice(key, word, ("fsdp2", "ddp"))
+    said.read(key, word)
+    return word
+
+
+def _ddp(draft: Draft, data: int | None, sizes: Mapping[str, int]) -> None:
+    """DDP of what was loaded, without autocast."""
+    said = draft.said
+    for name, size in sizes.items():
+        if size > 1:
+            raise said.refuse(f"distributed.{name}_size", f"{name} of {size} ranks goes with FSDP2 alone")
+    draft.parts.axis("dp", data)
+    w = _loaded(draft)
+    draft.parts.types(w=w, g=w, wire=w, o=2 * w, act=w)
+    said.read("model.torch_dtype", f"[types] w = g = wire = {w}, o = {2 * w}")
+    _batch(draft, data, 1)
+    _rest(draft)
+
+
+def _fsdp(draft: Draft, data: int | None, replicas: int) -> list[str]:
+    """FSDP2 over the ranks of data: the axes over which the states are sharded."""
+    said, parts, key = draft.said, draft.parts, "distributed.reshard_after_forward"
+    kept = said.raw(key) is False
+    axis = "dp_shard" if replicas > 1 else "dp"
+    if replicas > 1:
+        parts.axis("hsdp", dp_replicate=replicas, dp_shard=data)
+        if kept:
+            parts.say("schedule", "lifetime", {axis: "microbatch"})
+    else:
+        parts.axis("fsdp_no_reshard" if kept else "zero3", data)
+    said.follows("FSDP2", f"{parts.factors[-1][0]} over the ranks of data")
+    if said.has(key):
+        said.read(key, "gathered once per microbatch" if kept else "gathered for each use")
+    return [axis]
+
+
+def _recompute(draft: Draft) -> None:
+    """Activation checkpointing, by any of the keys of its years."""
+    said = draft.said
+    for key in ("distributed.activation_checkpointing", "parallelizer.activation_checkpointing",
+                "distributed.moe.activation_checkpointing"):
+        value = said.raw(key)
+        if value == "selective":
+            said.approximated(key, "ops that a list does not save are computed again; here nothing is: activations "
+                                   "are overstated, and the verdict does not cover what is computed again")
+        elif value == "full" or (value is not None and said.truth(key, value)):
+            draft.parts.modifier("recompute_full")
+            said.read(key, "recompute_full")
+        else:
+            said.leave(key, "nothing is computed again")
+
+
+def _float8(draft: Draft) -> None:
+    """fp8 of torchao."""
+    said = draft.said
+    if not said.flag("fp8.enabled"):
+        said.leave("fp8.enabled", "off")
+        return
+    float8_compute(draft, "fp8.enabled")
+    if said.flag("fp8.enable_fsdp_float8_all_gather"):
+        float8_gather(draft, "fp8.enable_fsdp_float8_all_gather")
+
+
+def _rest(draft: Draft) -> None:
+    """Recompute, the update, the loss, the model and what is frozen of it."""
+    said = draft.said
+    _recompute(draft)
+    _float8(draft)
     target = str(said.raw("optimizer._target_") or "")
     if target:
         draft.optimizer("optimizer._target_", target.rpartition(".")[2], OPTIMIZERS)
-    said.unsaid("clip", "the recipe decides (max_grad_norm 1.0): clipped by the global norm")
+    clip = next((k for k in ("clip_grad_norm.max_norm", "max_grad_norm") if said.has(k)), "")
+    if clip:
+        draft.clip(clip, said.raw(clip))
+    else:
+        said.unsaid("clip", "the recipe decides (max_grad_norm 1.0): clipped by the global norm")
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": divided by the tokens of the step")
-    read_model_name(draft, "model.pretrained_model_name_or_path")
+    inner = "model.config.pretrained_model_name_or_path"
+    read_model_name(draft, inner if said.has(inner) else "model.pretrained_model_name_or_path")
     if said.raw("peft"):
         _peft(draft)
 

@@ -135,6 +135,8 @@ def _format(form: Format) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for key, why in form.ignored.items():
         reasons.setdefault(why, []).append(f"`{key}`")
+    for key, why in form.rest.items():
+        reasons.setdefault(f"{why}, unless its name speaks of placement, which is refused", []).append(f"`{key}`")
     yield from ("", "Ignored, and why:", "")
     for why, keys in reasons.items():
         yield f"- {why}: {', '.join(keys)}"

@@ -21,6 +21,10 @@ def read_levanter(document: Document, options: Options) -> Reading:
     """The reading of a training configuration."""
     draft = Draft("levanter", document, options)
     said, parts = draft.said, draft.parts
+    for key in ("trainer.axis_resources", "trainer.parameter_axis_resources", "trainer.mesh"):
+        if said.raw(key):
+            raise said.refuse(key, f"{key}: a placement of its own, axis by axis, which is not read")
+        said.leave(key, "empty")
     tp = said.whole("trainer.model_axis_size", said.value("trainer.model_axis_size")) or 1
     replicas = 1
     for key in ("trainer.replica_dcn_axis_size", "trainer.replica_ici_axis_size"):

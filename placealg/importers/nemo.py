@@ -28,7 +28,8 @@ SAME = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_p
         "expert_model_parallel_size", "expert_tensor_parallel_size", "micro_batch_size", "global_batch_size",
         "rampup_batch_size", "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
         "max_position_embeddings", "seq_length", "distribute_saved_activations", "vocab_size",
-        "make_vocab_size_divisible_by", "cpu_offloading", "fp8_param_gather", "qk_layernorm", "add_qkv_bias")
+        "make_vocab_size_divisible_by", "moe_expert_capacity_factor", "moe_token_drop_policy",
+        "moe_pad_expert_input_to_capacity", "cpu_offloading", "fp8_param_gather", "qk_layernorm", "add_qkv_bias")
 DEGREES = frozenset((*SAME[:9], "virtual_pipeline_model_parallel_size", "activations_checkpoint_granularity",
                      "activations_checkpoint_method", "activations_checkpoint_num_layers", "num_layers"))
 """What must be a value, and no interpolation that another file or the launcher fills in."""

@@ -180,9 +180,13 @@ class Said:
                 self._leave(path, dotted(inner), value, known)
 
     def _leave(self, path: Key, key: str, value: Any, known: set[str]) -> None:
-        why = self.table.why_ignored(re.sub(r"\[\d+\]", "", key))
+        bare = re.sub(r"\[\d+\]", "", key)
+        why = self.table.why_ignored(bare)
         if not why and key in self.table.keys:
             why = "says what holds anyway" if value not in (None, "") else "empty"
+        left = self.table.why_left(bare)
+        if not why and left and not (SUSPICIOUS.search(key) and not _off(value)):
+            why = left
         if not why and not self.ignores(key):
             section = key.rpartition(".")[0]
             near = nearest(key, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib.resources import files
@@ -50,6 +50,7 @@ class Format:
     ignored: Mapping[str, str]
     closed: tuple[str, ...]
     note: str = ""
+    rest: Mapping[str, str] = field(default_factory=dict)
 
     def why_ignored(self, key: str) -> str:
         """Why a key has no bearing on the placement; "" where the format does not know it.
@@ -57,11 +58,23 @@ class Format:
         >>> table("deepspeed").why_ignored("wandb.enabled")
         'logging'
         """
-        if key in self.ignored:
-            return self.ignored[key]
-        above = [key[:at] for at, sign in enumerate(key) if sign == "."]
-        return next((why for pattern, why in self.ignored.items() for name in (key, *reversed(above))
-                     if name == pattern or ("*" in pattern and fnmatchcase(name, pattern))), "")
+        return _reason(self.ignored, key)
+
+    def why_left(self, key: str) -> str:
+        """What a key that no row names is held for, unless its name speaks of placement; "" outside such sections.
+
+        >>> table("nemo").why_left("model.hidden_dropout")
+        'of the model, or of Megatron, without bearing on placement'
+        """
+        return _reason(self.rest, key)
+
+
+def _reason(patterns: Mapping[str, str], key: str) -> str:
+    if key in patterns:
+        return patterns[key]
+    above = [key[:at] for at, sign in enumerate(key) if sign == "."]
+    return next((why for pattern, why in patterns.items() for name in (key, *reversed(above))
+                 if name == pattern or ("*" in pattern and fnmatchcase(name, pattern))), "")
 
 
 @lru_cache(maxsize=1)
@@ -87,11 +100,10 @@ def table(name: str) -> Format:
     keys = {key: KeyRow(key, row.get("default"), row["effect"], row.get("source", ""),
                         tuple(Moved(**moved) for moved in row.get("before", ())))
             for key, row in said["keys"].items()}
-    ignored: dict[str, str] = {}
-    for why, patterns in said.get("ignored", {}).items():
-        ignored.update(dict.fromkeys(patterns, why))
+    ignored, rest = ({pattern: why for why, patterns in said.get(part, {}).items() for pattern in patterns}
+                     for part in ("ignored", "rest"))
     return Format(name, said["title"], said["framework"], said["newest"], said["source"], said["detect"], keys,
-                  ignored, tuple(said.get("closed", ())), said.get("note", ""))
+                  ignored, tuple(said.get("closed", ())), said.get("note", ""), rest)
 
 
 def version(text: str) -> tuple[int, ...]:

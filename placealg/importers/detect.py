@@ -72,6 +72,7 @@ _SHELL = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|^[ \t]*(?:export\s+)?[A-Za-z_]\
                     r"sbatch|mpirun|deepspeed|accelerate launch|python3?|uv run|megatron|swift)\s", re.MULTILINE)
 
 
+_LAUNCH = re.compile(r"^[ \t]*(?:[A-Z_]+=\S+[ \t]+)*python3?[ \t]", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w|class \w+.*:|def \w+\(.*|@\w)", re.MULTILINE)
 
 
@@ -115,9 +116,9 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
         return _python(text, file, forced), Document(file, {}, {}, text)
     if is_log(text):
         return "megatron_log", Document(file, {}, {}, text)
-    if is_shell(text) or (forced == "megatron" and "MODEL_ARGS" not in text):
-        from placealg.importers.maxtext import is_maxtext
+    from placealg.importers.maxtext import is_maxtext
 
+    if is_shell(text) or (is_maxtext(text) and _LAUNCH.search(text)) or (forced == "megatron" and "MODEL_ARGS" not in text):
         name = "maxtext_sh" if is_maxtext(text) and forced != "megatron" else "megatron_sh"
         return name, Document(file, {}, {}, text)
     if body[0] == "{" or (body[0] == "[" and not _TABLE.match(body)):

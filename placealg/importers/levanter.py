@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from placealg.importers.document import Document
@@ -21,10 +22,10 @@ def read_levanter(document: Document, options: Options) -> Reading:
     """The reading of a training configuration."""
     draft = Draft("levanter", document, options)
     said, parts = draft.said, draft.parts
-    for key in ("trainer.axis_resources", "trainer.parameter_axis_resources", "trainer.mesh"):
-        if said.raw(key):
-            raise said.refuse(key, f"{key}: a placement of its own, axis by axis, which is not read")
-        said.leave(key, "empty")
+    if said.raw("trainer.mesh"):
+        raise said.refuse("trainer.mesh", "trainer.mesh: axes of its own, which are not read")
+    said.leave("trainer.mesh", "empty")
+    split, over = _resources(draft, "axis_resources", "model"), _resources(draft, "parameter_axis_resources", "data")
     tp = said.whole("trainer.model_axis_size", said.value("trainer.model_axis_size")) or 1
     replicas = 1
     for key in ("trainer.replica_dcn_axis_size", "trainer.replica_ici_axis_size"):
@@ -34,7 +35,7 @@ def read_levanter(document: Document, options: Options) -> Reading:
         replicas *= size or 1
         said.read(key, f"{size} replicas") if size and size > 1 else said.leave(key, "1: no replicas")
     data = draft.divided(options.world_size, tp * replicas, "the axes")
-    sharded = said.value("trainer.fsdp_axis") not in (None, "", [])
+    sharded = bool(over) if split is not None else said.value("trainer.fsdp_axis") not in (None, "", [])
     if ("trainer", "fsdp_axis") in document.lines and said.raw("trainer.fsdp_axis") is None:
         sharded = False
     if replicas > 1:
@@ -42,8 +43,8 @@ def read_levanter(document: Document, options: Options) -> Reading:
             "dp": None if data is None else data * replicas}))
     else:
         parts.axis("zero3" if sharded else "dp", data)
-    said.read("trainer.fsdp_axis", "parameters, gradients and optimizer sharded over data" if sharded else "replicated")
-    _tensor(draft, tp)
+    said.read("trainer.parameter_axis_resources" if over else "trainer.fsdp_axis", "parameters, gradients and optimizer sharded over data" if sharded else "replicated")
+    _tensor(draft, tp, split)
     _bytes(draft)
     _batch(draft, data, replicas)
     _recompute(draft)
@@ -57,9 +58,26 @@ def read_levanter(document: Document, options: Options) -> Reading:
     return draft.reading()
 
 
-def _tensor(draft: Draft, tp: int) -> None:
-    said, key = draft.said, "trainer.tensor_parallel_axes"
-    listed = said.raw(key) or []
+def _resources(draft: Draft, name: str, axis: str) -> list[str] | None:
+    """The axes of arrays that lie over `axis` of the mesh, as the files of 2022 say it; None where they do not."""
+    said, key = draft.said, f"trainer.{name}"
+    found = said.raw(key)
+    if not found:
+        said.leave(key, "empty")
+        return None
+    other = [k for k, v in found.items() if v != axis and (k, v) != ("batch", "data")] if isinstance(
+        found, Mapping) else ["a value that is no table"]
+    if other:
+        raise said.refuse(key, f"{key}: {', '.join(map(str, other))} over another axis of the mesh than {axis}")
+    chosen = [str(k) for k, v in found.items() if v == axis]
+    said.read(key, f"{', '.join(chosen)} over {axis}", found)
+    return chosen
+
+
+def _tensor(draft: Draft, tp: int, split: list[str] | None) -> None:
+    said = draft.said
+    key = "trainer.tensor_parallel_axes" if split is None else "trainer.axis_resources"
+    listed = (said.raw(key) or []) if split is None else split
     named = [str(a) for a in listed] if isinstance(listed, list) else [str(listed)]
     if tp == 1:
         said.leave(key, "model_axis_size is 1: no tensor parallelism")
@@ -176,6 +194,8 @@ def _sized(draft: Draft, model: dict[str, Any], family: str) -> str:
     if shipped:
         draft.model = shipped
         text = f"of the model: all sizes agree with {shipped}"
+        if tokenizer and (not of or resolve_model(of).sizes["V"] != resolve_model(shipped).sizes["V"]):
+            said.approximated(tokenizer, f"its vocabulary is the model's, which has that of {shipped} here")
     elif of:
         head = {"head_dim": model["head_dim"]} if model.get("head_dim") else {}
         if family == "qwen3" and not head:

@@ -21,6 +21,9 @@ from placealg.importers.yaml_document import yaml_document
 AXES = ("data", "fsdp", "fsdp_transpose", "tensor", "tensor_transpose", "tensor_sequence", "context", "sequence",
         "expert", "pipeline", "autoregressive")
 MARKS = re.compile(r"(?:ici|dcn)_\w+_parallelism=|per_device_batch_size=|remat_policy=")
+OTHERS = re.compile(r"\bpython3?\s+(?:-[um]\s+)*([\w./]*(?:decode|quantize|convert|logit|inference|maxengine|"
+                    r"checkpoint|microbench)[\w.]*)\s")
+"""Programs of MaxText that take the same words and train nothing."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "": 0}
 OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adam", "adam": "adam", "sgd": "sgd", "muon": "muon"}
 RINGS = {"all_gather": "cp", "ring": "cp_ring", "ulysses": "cp_ulysses"}
@@ -51,6 +54,10 @@ def _words(script: Script, document: Document, options: Options) -> list[str]:
     launched = [t for t in found if t[1]] or found[-1:]
     if not launched:
         raise refusal("no launch of MaxText is found", document.file)
+    trains = [t for t in launched if not OTHERS.search(t[0])]
+    if not trains:
+        raise refusal(f"{OTHERS.findall(launched[0][0])[0]} is no training", f"{document.file}:{launched[0][1]}")
+    launched = trains
     if len({t for t, _ in launched}) > 1 and not options.launch:
         raise refusal(f"{len(launched)} launches (lines {', '.join(str(n) for _, n in launched)})",
                       f"{document.file}:{launched[0][1]}", "--launch 1 takes the first")
@@ -126,6 +133,9 @@ def read_maxtext(document: Document, options: Options, other: str = "") -> Readi
     batch = said.value("per_device_batch_size")
     if other and not said.has("per_device_batch_size"):
         said.unsaid("per_device_batch_size", f"{other} decides, which is not here", f"--with {other}")
+    elif batch is not None and None in shared:
+        said.unsaid("per_device_batch_size", f"{batch} of each device, times the ranks of an axis that is open: b "
+                                             "stays symbolic", "--set b=1")
     elif batch is not None:
         number = said.amount("per_device_batch_size")
         for size in shared:

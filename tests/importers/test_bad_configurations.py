@@ -50,7 +50,7 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
      "t.yaml:4: megatron_fsdp: Megatron-FSDP holds states"),
     ("t.yaml", "step_scheduler: {}\nmodel: {config: {}}\ndistributed:\n  ep_size: 8\n",
      "t.yaml:4: distributed.ep_size 8"),
-    ("t.yaml", "trainer:\n  train_batch_size: 8\n  axis_resources: {batch: data}\n",
+    ("t.yaml", "trainer:\n  train_batch_size: 8\n  axis_resources: {batch: model}\n",
      "t.yaml:3: trainer.axis_resources"),
     ("t.yaml", "trainer: {}\nmodel:\n  tensor_model_parallel_size: 1\n  expert_model_parallel_size: 2\n"
                "  num_moe_experts: 4\n  moe_expert_capacity_factor: 1.0\n", "t.yaml:6: a capacity factor of 1.0"),

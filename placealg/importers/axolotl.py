@@ -6,7 +6,14 @@ from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
-from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.hf import (
+    read_adapter_ddp,
+    read_ddp,
+    read_deepspeed_path,
+    read_float8,
+    read_model_name,
+    read_optimizer,
+)
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 
@@ -26,6 +33,7 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     fp16 = said.flag("fp16")
     precision = "fp16" if fp16 else "bf16" if bf16 in (True, "auto", "full", "true") else ""
     _engine(draft, precision, steps, lora is not None)
+    read_float8(draft, "fp8_enable_fsdp_float8_all_gather")
     if lora:
         read_adapters(draft, lora)
     if draft.microbatches is None:
@@ -65,7 +73,7 @@ def _refused(draft: Draft) -> None:
     if said.raw("llmcompressor") or any("llm_compressor" in str(p) for p in plugins):
         raise said.refuse("llmcompressor" if said.raw("llmcompressor") else "plugins",
                           "a base that is compressed and pruned while training")
-    if said.flag("activation_offloading"):
+    if said.value("activation_offloading") in ("legacy", "disk") or said.flag("activation_offloading"):
         raise said.refuse("activation_offloading", "activations rest on the host")
 
 
@@ -109,14 +117,16 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     cp = said.whole(cp_key, said.value(cp_key)) or 1
     replicas = said.number("dp_replicate_size") or 1
     config: Any = said.raw("fsdp_config") or {}
+    axes: tuple[str, ...] = ()
     if said.raw("deepspeed"):
-        read_deepspeed_path(draft, "deepspeed", "axolotl", precision, steps)
+        if tp > 1:
+            raise said.refuse("tensor_parallel_size", f"tensor_parallel_size {tp} under DeepSpeed, which is not read")
+        read_deepspeed_path(draft, "deepspeed", "axolotl", precision, steps, cp)
         for key in ("bf16", "fp16"):
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
     elif said.raw("fsdp") or config or said.raw("dp_shard_size"):
-        data = draft.divided(world, tp * cp, "tensor and context parallelism")
-        _fsdp(draft, config, data, replicas, steps)
+        axes = _fsdp(draft, config, _data(draft, tp * cp, replicas), replicas, steps, precision)
     else:
         if tp * cp == 1:
             key = "bf16" if precision == "bf16" else "fp16"
@@ -131,6 +141,8 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     if cp > 1:
         ring = "batch_ring" in str(said.value("ring_attn_func"))
         parts.axis("cp_ring" if ring else "cp", cp)
+        if axes or said.raw("deepspeed"):
+            _over_context(draft, axes or ("dp",), steps)
         said.read(cp_key, f"{'cp_ring' if ring else 'cp'} over {cp} ranks")
         said.read("ring_attn_func", "how keys and values travel")
     if tp > 1:
@@ -143,7 +155,33 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
         said.read("fp16", "[optimizer] skip = \"overflow\"")
 
 
-def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int) -> None:
+def _data(draft: Draft, split: int, replicas: int) -> int | None:
+    """The ranks of data, replicas among them: of the world, or as dp_shard_size and dp_replicate_size say."""
+    said, shard = draft.said, draft.said.number("dp_shard_size")
+    world = draft.options.world_size
+    if shard is None or shard == 1:
+        return draft.divided(world, split, "tensor and context parallelism")
+    if world not in (None, shard * replicas * split):
+        raise said.refuse("dp_shard_size", f"the degrees make {shard * replicas * split} devices, --world-size {world}")
+    said.read("dp_shard_size", f"{shard} ranks over which states are sharded")
+    return shard * replicas
+
+
+def _over_context(draft: Draft, axes: tuple[str, ...], steps: int) -> None:
+    """States are sharded over ranks of context, too: FSDP's mesh is their product, ZeRO's group all ranks."""
+    parts, cp = draft.parts, "cp"
+    name = next(name for name, sizes in parts.factors if axes[0] in sizes)
+    stage = {"zero1": 1, "zero2": 2, "dp": 0}.get(name, 3)
+    parts.shard(stage, *axes, cp)
+    if name in ("zero3", "fsdp_no_reshard", "hsdp"):
+        life = parts.tables.get("schedule", {}).get("lifetime", {})
+        if axes[0] in life or name == "fsdp_no_reshard":
+            parts.say("schedule", "lifetime", {cp: life.get(axes[0], "microbatch")})
+        if steps > 1 and not draft.said.raw("deepspeed"):
+            parts.accumulate_whole(*axes, cp)
+
+
+def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int, precision: str) -> tuple[str, ...]:
     """FSDP by fsdp_config, whose keys may begin with fsdp_."""
     said, parts = draft.said, draft.parts
     fields = {str(k).removeprefix("fsdp_"): (f"fsdp_config.{k}", v) for k, v in config.items()} if isinstance(
@@ -155,14 +193,20 @@ def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int
     version = said.whole("fsdp_version", said.raw("fsdp_version") or field("version", None)) or 1
     word = str(field("sharding_strategy", "FULL_SHARD")).upper()
     keep = (word == "SHARD_GRAD_OP") if version == 1 else field("reshard_after_forward", True) is False
+    if replicas > 1:
+        said.read("dp_replicate_size", f"{replicas} replicas of the shards")
     if replicas > 1 or word.startswith("HYBRID"):
         parts.axis("hsdp", dp_replicate=replicas if replicas > 1 else None, dp_shard=None if data is None or
                    replicas == 1 else data // replicas)
-        axes = ("dp_shard",)
+        axes: tuple[str, ...] = ("dp_shard",)
     else:
         parts.axis("fsdp_no_reshard" if keep else "zero3", data)
         axes = ("dp",)
-    parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
+    if precision:
+        parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
+        said.read(precision, "[types] of precision accelerate_fsdp")
+    else:
+        said.unsaid("[types]", "bytes are those of the model that was loaded: they stay the defaults", "--precision")
     if steps > 1:
         parts.accumulate_whole(*axes)
     said.follows("fsdp", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
@@ -176,3 +220,4 @@ def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int
         said.read(key, "of FSDP")
     if str(field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")).upper() != "TRANSFORMER_BASED_WRAP":
         said.approximated("fsdp_config", "units of another size than layers: transient and peak are off")
+    return axes

@@ -35,6 +35,8 @@ class Engine:
         self.split = 1
         self.sequence: tuple[str, int] | None = None
         """The launcher's key and degree of sequence parallelism, where it says so."""
+        self.outer = 1
+        """The ranks that a trainer's own axes take from those of data."""
         self.trainer_steps: int | None = None
         """The accumulation that a trainer says, where the file says "auto" or nothing."""
 
@@ -113,7 +115,7 @@ class Engine:
                 if said.raw(key):
                     raise said.refuse(key, f"{key}: a placement of its own, which is not read")
         sp = self.sequence[1] if self.sequence else said.number("sequence_parallel_size") or 1
-        self.split = tp * sp
+        self.split = tp * sp * self.outer
         micro = said.number("train_micro_batch_size_per_gpu")
         train = said.number("train_batch_size")
         steps = said.number("gradient_accumulation_steps")

@@ -118,7 +118,8 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
         return "megatron_log", Document(file, {}, {}, text)
     from placealg.importers.maxtext import is_maxtext
 
-    if is_shell(text) or (is_maxtext(text) and _LAUNCH.search(text)) or (forced == "megatron" and "MODEL_ARGS" not in text):
+    launched = is_shell(text) or (is_maxtext(text) and _LAUNCH.search(text))
+    if launched or (forced == "megatron" and "MODEL_ARGS" not in text):
         name = "maxtext_sh" if is_maxtext(text) and forced != "megatron" else "megatron_sh"
         return name, Document(file, {}, {}, text)
     if body[0] == "{" or (body[0] == "[" and not _TABLE.match(body)):

@@ -17,6 +17,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.said import Said
 from placealg.importers.tables import table
+from placealg.importers.titan import float8_compute, float8_gather
 from placealg.models.adapters import HIGH, LOW
 from placealg.models.config import resolve_model
 
@@ -44,8 +45,8 @@ def packaged(trainer: str, name: str) -> str:
         "fp16": {"enabled": "auto"}}), "gradient_clipping": "auto"}, indent=1)
 
 
-def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int) -> None:
-    """DeepSpeed by the file that a key names."""
+def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int, outer: int = 1) -> None:
+    """DeepSpeed by the file that a key names, beside axes of the trainer of `outer` ranks."""
     said = draft.said
     named = str(said.raw(key))
     path = beside(named, said.document.file, draft.options)
@@ -56,7 +57,7 @@ def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, st
     inner = Said(table("deepspeed"), json_document(text, file), draft.options)
     said.read(key, f"{Path(named).name} decides the states")
     engine = Engine(draft, inner, draft.options.world_size, precision)
-    engine.trainer_steps = steps
+    engine.trainer_steps, engine.outer = steps, outer
     engine.read()
     draft.include(inner)
 
@@ -124,3 +125,14 @@ def read_optimizer(draft: Draft, key: str) -> None:
         master = 4 if types.get("o") == 12 else 0
         draft.parts.types(o=2 + master)
         draft.said.read(key, f"[types] o = {2 + master}: two moments of 8 bits")
+
+
+def read_float8(draft: Draft, gather: str) -> None:
+    """`fp8: true` of a trainer; `gather` is its key of all_gathers in 8 bits."""
+    said = draft.said
+    if said.flag("fp8"):
+        float8_compute(draft, "fp8")
+        if said.flag(gather) and any(name in ("zero3", "hsdp", "fsdp_no_reshard") for name, _ in draft.parts.factors):
+            float8_gather(draft, gather)
+    said.leave("fp8", "off")
+    said.leave(gather, "off, or nothing is gathered")

@@ -43,7 +43,8 @@ def read_levanter(document: Document, options: Options) -> Reading:
             "dp": None if data is None else data * replicas}))
     else:
         parts.axis("zero3" if sharded else "dp", data)
-    said.read("trainer.parameter_axis_resources" if over else "trainer.fsdp_axis", "parameters, gradients and optimizer sharded over data" if sharded else "replicated")
+    said.read("trainer.parameter_axis_resources" if over else "trainer.fsdp_axis",
+              "parameters, gradients and optimizer sharded over data" if sharded else "replicated")
     _tensor(draft, tp, split)
     _bytes(draft)
     _batch(draft, data, replicas)

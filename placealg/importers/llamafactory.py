@@ -6,7 +6,14 @@ from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
-from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.hf import (
+    read_adapter_ddp,
+    read_ddp,
+    read_deepspeed_path,
+    read_float8,
+    read_model_name,
+    read_optimizer,
+)
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 
@@ -38,6 +45,13 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
         draft.parts.modifier("recompute_full")
         said.read("disable_gradient_checkpointing", "recompute_full")
     said.leave("gradient_checkpointing", "disable_gradient_checkpointing decides")
+    if said.raw("mixture_of_depths"):
+        raise said.refuse("mixture_of_depths", "mixture_of_depths: tokens skip layers")
+    said.leave("mixture_of_depths", "off")
+    read_float8(draft, "fp8_enable_fsdp_float8_all_gather")
+    if said.flag("use_adam_mini"):
+        said.approximated("use_adam_mini", "Adam-mini keeps one second moment per block: bytes and update are of AdamW")
+    said.leave("use_adam_mini", "off")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     if said.flag("use_muon"):
         draft.optimizer("use_muon", "muon", {"muon": "muon"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
@@ -308,9 +309,25 @@ def _locate(path_or_name: str | Path) -> tuple[Path, str]:
         return PUBLISHED, known
     stem = path.stem if path.suffix == ".json" else text
     names = tuple(dict.fromkeys(("abstract", *shipped(), *SYMBOLIC, *(published() if "/" in text else ()))))
-    if nearest(stem, names):
-        raise InputError(f"no file and no shipped model '{text}'", name=stem, valid=names)
+    alike = [n for n in names if _numbers(n) == _numbers(stem)]
+    for meant in (stem, stem.rpartition("/")[2]):
+        if nearest(meant, alike):
+            raise InputError(f"no file and no shipped model '{text}'", name=meant, valid=alike)
+    if known := next((name for name in published() if name.rpartition("/")[2].lower() == stem.lower()), ""):
+        raise InputError(f"no file and no shipped model '{text}'", name=known, valid=(known,))
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and path.suffix != ".json":
+        raise InputError(f"no file and no shipped model '{text}': give the path of its config.json, which its page on "
+                         "huggingface.co has")
     raise InputError(f"no file and no shipped model '{text}'", valid=names)
+
+
+def _numbers(name: str) -> list[str]:
+    """The numbers in a model's name: a model of another size, or version, is another one.
+
+    >>> _numbers("Qwen3-30B-A3B"), _numbers("meta-llama/Llama-3.1-405B")
+    (['3', '30b', '3b'], ['3.1', '405b'])
+    """
+    return re.findall(r"[0-9]+(?:[.][0-9]+)?[bmk]?", name.lower())
 
 
 def _name(path: Path, part: str) -> str:

@@ -156,7 +156,7 @@ def costs(what: Given, model: Model | str | None = None,
     return Costs(chosen(side.step, stage), rules=rules_of(side))
 
 
-def fit(what: Given, model: Model | str | None = None, *, device_memory: str,
+def fit(what: Given, model: Model | str | None = None, *, device_memory: str = "",
         devices: int | None = None, batch: int | None = None, reserve: str | None = None,
         activation_factor: str | float | None = None, by: str = "peak", precision: str = "", loss: str = "",
         **sizes: Any) -> Sized:
@@ -387,7 +387,9 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("placealg.version").VERSION
     if name not in _HOME:
-        raise AttributeError(f"module 'placealg' has no attribute '{name}'")
+        command = not name.startswith("_") and name in import_module("placealg.cli.parser").COMMANDS
+        raise AttributeError(f"module 'placealg' has no attribute '{name}'" + (
+            f": it is a command, `placealg {name}`; docs/python.md lists what Python has" if command else ""))
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -23,12 +23,13 @@ class InputError(ValueError):
     """
 
     def __init__(self, what: str, *, where: str = "", name: str = "", valid: Iterable[str] = (),
-                 key: tuple[str | int, ...] = ()):
+                 key: tuple[str | int, ...] = (), near: str | None = None):
         self.what = what
         self.where = where
         self.key = key  # the path of the strategy's key that says it; () where no key does
         names = tuple(valid)
-        near = nearest(name, names) if name else ""
+        if near is None:  # the valid name that was meant; "" where it is known that none was
+            near = nearest(name, names) if name else ""
         self.unlike = name if names and not near else ""  # a name that is like no valid one; "" where there is none
         self.hint = _hint(near, names)
         super().__init__(str(self))

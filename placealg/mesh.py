@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from fractions import Fraction
 
-from placealg.errors import InputError
+from placealg.errors import InputError, nearest
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,39}\Z")
 
@@ -143,6 +144,34 @@ def axis_symbol(name: str) -> Symbol:
     """The symbol of an axis size: its name, printed as N with the name as index."""
     return Symbol(name, f"devices along mesh axis {name}",
                   latex=rf"N_{{\mathrm{{{name.replace('_', chr(92) + '_')}}}}}")
+
+
+_CALLED: Mapping[str, str] = {word: name for name, words in (
+    ("b", "batch batchsize microbatchsize perdevicebatchsize mbs"),
+    ("m", "microbatches nummicrobatches gas accumulation accumulationsteps gradientaccumulation "
+          "gradientaccumulationsteps accum"),
+    ("s", "seq seqlen seqlength sequence sequencelength context contextlength maxseqlen"),
+    ("h", "hidden hiddensize hiddendim dmodel embed embeddim"), ("a", "heads nheads numheads attentionheads"),
+    ("kv", "kvheads numkvheads"), ("f", "ffn ffnsize intermediatesize mlp"), ("L", "layers nlayers numlayers depth"),
+    ("V", "vocab vocabsize vocabulary"), ("devices", "gpu gpus ngpus numgpus worldsize ranks"),
+    ("Psi", "params parameters"), ("topk", "k expertspertoken"), ("experts", "numexperts nexperts"),
+) for word in words.split()}
+
+
+def meant_size(name: str, known: Iterable[str]) -> str:
+    """Which of some names was meant by a size that is none of them: what it is called elsewhere, or a typing error.
+
+    Of a symbol, almost every letter must be right: most are so short that any word is like one of them.
+
+    >>> meant_size("batch_size", ["dp", "b", "act"]), meant_size("pd", ["dp", "b"]), meant_size("gaz", ["dp", "s", "a"])
+    ('b', 'dp', '')
+    """
+    names = list(known)
+    called = _CALLED.get(re.sub("[-_ ]", "", name).lower(), "")
+    if called in names:
+        return called
+    return nearest(name, (n for n in names if n not in SYMBOLS)) or nearest(
+        name, (n for n in names if n in SYMBOLS and SequenceMatcher(None, name[:40], n).ratio() >= 0.8))
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,18 @@ def test_an_edited_program_has_costs() -> None:
         ({"devices": "x"}, "devices = 'x' is not a whole number"), ({"batch": "x"}, "a str is no number of sequences"),
         ({"batch": ()}, "no number of sequences"), ({"machine": 3}, "no name of a machine"),
         ({"model": 3}, "no name of a model"), ({"memory": 3}, "no amount of memory"), ({"only": 3}, "no list"),
-        ({"space": 3}, "no name of a space"))),
+        ({"space": 3}, "no name of a space"), ({"tp": 2}, "'tp' is no size of the model"),
+        ({"top": 3}, "'top' is no size of the model"), ({"h": 5}, "h = 5 contradicts gpt2's h = 768"),
+        ({"seq": 8}, "did you mean 's'"))),
+    (lambda: pa.search("gpt2", 4, 8, "h100", only="zero1"), "gpt2 leaves s open: give s a number"),
+    (lambda: pa.search("gpt2", 4, 8, "h100", only="zero1", s=64).front("memory"), "is one objective"),
+    (lambda: pa.search("gpt2", 4, 8, "h100", only="zero1", s=64).front(("memory", "tme")), "unknown objective 'tme'"),
+    (lambda: pa.fit("zero3", "llama-3-8b"), "device_memory='80GB'"),
+    (lambda: pa.fit("zero3", "llama-3-8b", device_memory=None, dp=8), "None is not text such as"),
+    (lambda: pa.memory("zero3", "gpt2").peak.value(dp=np.array(["a"]), s=8, b=1, m=1), "no array of sizes"),
+    (lambda: pa.memory("zero3", "gpt2").peak.value(dp=np.array([1, 2]), s=np.array([1, 2, 3]), b=1), "not broadcast"),
+    (lambda: pa.memory("zero3", "gpt2").peak.value(seq_len=3), "did you mean 's'"),
+    (lambda: pa.gpt(3), "no Style"), (lambda: pa.graph(3), "no table of the sizes"),
     (lambda: pa.Setting.equal(3, {"dp": 2}, 2), "no reference"),
     (lambda: pa.Setting.unequal(pa.derive(pa.dp(), pa.abstract()).reference, {"dp": "x"}, 2), "'x' is not a whole"),
     (lambda: pa.compare("zero3", "dp").ratio(3), "no name of a quantity"),
@@ -145,6 +156,13 @@ def test_what_is_no_program_is_told_in_a_line(run: Callable[[], object], says: s
     with pytest.raises(pa.InputError, match=says) as error:
         run()
     assert "\n" not in str(error.value)
+
+
+def test_what_is_a_command_alone_is_told() -> None:
+    with pytest.raises(AttributeError, match="it is a command, `placealg reshard`"):
+        pa.reshard  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'no_such'$"):
+        pa.no_such  # noqa: B018
 
 
 def test_what_was_read_is_taken_by_everything(tmp_path: Path) -> None:

@@ -84,8 +84,10 @@ def fitted(case: CommandCase, memory: str, devices: int | None, batch: int | Non
     """A case at its sizes against the memory of a device, all as the command line has it: "80GB", "6GB", 1.5."""
     if kind not in KINDS:
         raise InputError(f"unknown convention '{kind}'", name=str(kind), valid=KINDS)
-    for name, text in (("device_memory", memory), ("reserve", reserve)):
-        if not isinstance(text, str | None):
+    if memory == "":
+        raise InputError("fit needs the memory of a device: device_memory='80GB' say")
+    for name, text in (("device_memory", memory), ("reserve", reserve or "0GB")):
+        if not isinstance(text, str):
             raise InputError(f"{name} = {text!r} is not text such as '80GB'")
     return settled(
         case, amount(memory, BYTES, "device_memory"), kind=kind,

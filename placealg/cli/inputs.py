@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from placealg.arith import parse
-from placealg.errors import InputError, nearest
+from placealg.cli.meant import with_axis
+from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import STAGED, SYMBOLS, Mesh
+from placealg.mesh import STAGED, SYMBOLS, Mesh, meant_size
 from placealg.models.config import resolve_model
 from placealg.models.losses import with_loss
 from placealg.models.model import Model
@@ -335,7 +336,8 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
         if name not in used:
             unused = f"{strategy.name} on {model.name} has no '{name}' ({SYMBOLS[name].meaning})" if name in SYMBOLS \
                 else f"unknown symbol or axis '{name}'"
-            raise InputError(unused, where=where, name=nearest(name, (*mesh.names, *others)) or name, valid=used)
+            near = with_axis(strategy.name, name) or meant_size(name, used)
+            raise InputError(unused, where=where, name=name, valid=used, near=near)
         try:
             value = parse(text, ()).evaluate({})
         except InputError as error:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from placealg.errors import InputError
-from placealg.mesh import SYMBOLS
+from placealg.mesh import SYMBOLS, meant_size
 from placealg.strategy.catalogue import names
 
 SIZE = re.compile(r"[A-Za-z_][\w,]*=")
@@ -45,6 +45,21 @@ def split_sizes(words: Iterable[str]) -> list[str]:
     return [*found, option] if option and not taken else found
 
 
+def with_axis(strategy: str, axis: str) -> str:
+    """An expression that has the axis, made from one that has not; "" where it has, or where none is.
+
+    >>> with_axis("zero3", "tp"), with_axis("zero3", "dp"), with_axis("zero3", "h")
+    ('zero3*tp', '', '')
+    """
+    from placealg.strategy.expression import parse_strategy
+
+    whole = f"{strategy}*{axis}"
+    try:
+        return "" if axis in parse_strategy(strategy).mesh.names or axis not in names() else parse_strategy(whole).name
+    except InputError:
+        return ""
+
+
 def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
     """Raise what was meant by words that are no option: a size without --set, or factors without a `*`."""
     option, equals, value = rest[0].partition("=")
@@ -54,8 +69,10 @@ def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
         if name in DEVICE_WORDS:
             meant = f"--devices {value}" if hasattr(chosen, "devices") else f"--set devices={value}"
             raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
-        if name.replace("-", "_") in (*SYMBOLS, *AXES):
-            meant = f"--set {name.replace('-', '_')}={value}"
+        if (size := name.replace("-", "_")) in (*SYMBOLS, *AXES) or meant_size(size, SYMBOLS):
+            size = size if size in (*SYMBOLS, *AXES) else meant_size(size, SYMBOLS)
+            whole = with_axis(getattr(chosen, "strategy", None) or "", size)
+            meant = f"{whole} --set {size}={value}".strip()
             raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
     if SIZE.match(rest[0]) and sized:
         raise InputError(f"unexpected argument '{rest[0]}'; did you mean '--set {rest[0]}'?", where=chosen.command)

@@ -16,7 +16,7 @@ from placealg.configurations.evaluate import BOUND, CARD, ESTIMATE, Evaluated, a
 from placealg.configurations.layouts import PASSES
 from placealg.configurations.programs import Programs
 from placealg.configurations.pruning import Pruned
-from placealg.configurations.question import Question
+from placealg.configurations.question import OBJECTIVES, Question
 from placealg.configurations.stages import Load, stage_loads
 from placealg.cost.links import in_node
 from placealg.errors import InputError
@@ -202,7 +202,12 @@ class Found:
 
         They are chosen in double precision, and then compared exactly; of equal ones the first counts.
         """
+        if isinstance(names, str):
+            raise InputError(f"'{names}' is one objective, and a front has several, such as ('memory', 'estimate')")
         named = tuple(names)
+        for name in named:
+            if name not in OBJECTIVES:
+                raise InputError(f"unknown objective '{name}'", name=name, valid=OBJECTIVES)
         table = self.table
         values = np.stack([self.compared(table, n) for n in named], axis=1)
         chosen = _undominated(values)

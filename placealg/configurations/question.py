@@ -17,6 +17,7 @@ from placealg.cost.sizing import NO_MARGIN, Margin
 from placealg.cost.times import PARAMETERS
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.mesh import SYMBOLS, meant_size
 from placealg.models.model import Model
 
 OBJECTIVES: Mapping[str, str] = FrozenMap({
@@ -26,6 +27,16 @@ OBJECTIVES: Mapping[str, str] = FrozenMap({
     "card": "what a card carries at least in a step",
 })
 """Objective -> its meaning; the smallest wins."""
+
+
+def open_sizes(model: Model, sizes: Mapping[str, Fraction]) -> list[str]:
+    """The sizes that neither the model nor `sizes` give, without the sequences of a device, which a search finds.
+
+    >>> from placealg.models.config import resolve_model
+    >>> open_sizes(resolve_model("gpt2"), {})
+    ['s']
+    """
+    return sorted({n for d in model.graph.dims.values() for n in d.names()} - {*model.sizes, *sizes, "b"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,14 @@ class Question:
         for name in self.parameters:
             if name not in PARAMETERS:
                 raise InputError(f"the estimate has no parameter '{name}'", name=name, valid=PARAMETERS)
+        for name, size in self.sizes.items():
+            if name not in SYMBOLS or name in ("b", "m", "v"):
+                raise InputError(f"'{name}' is no size of the model: a search finds degrees, b, m and v",
+                                 name=name, valid=SYMBOLS, near=meant_size(name, SYMBOLS))
+            if self.model.sizes.get(name, size) != size:
+                raise InputError(f"{name} = {size} contradicts {self.model.name}'s {name} = {self.model.sizes[name]}")
+        if left := open_sizes(self.model, self.sizes):
+            raise InputError(f"{self.model.name} leaves {', '.join(left)} open: give {left[0]} a number")
         degrees = {n: size for n, size in self.space.fixed.items() if n not in ("b", "m", "v")}
         passes = {n: size for n, size in self.space.fixed.items() if n in ("b", "m")}
         for counts, what, fixed in (((self.devices.count,), "devices", degrees),

@@ -216,6 +216,12 @@ def at(formula: Formula, sizes: Mapping[str, Any]) -> Column:
     >>> at(Formula.parse("w*h/dp + Max(h, 20)", "bytes", values={"w": 2}), {"h": 16, "dp": np.array([1, 2])}).tolist()
     [52.0, 36.0]
     """
+    shapes = {n: v.shape for n, v in sizes.items() if isinstance(v, np.ndarray)}
+    try:
+        np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        shown = ", ".join(f"{n} {shape}" for n, shape in shapes.items())
+        raise InputError(f"arrays of sizes of shapes {shown} do not broadcast") from None
     values, told = _everywhere(formula, sizes), {*formula.values, *sizes}
     for less, more in formula.where:
         over = replace(formula, expr=less - more, where=())
@@ -226,7 +232,7 @@ def at(formula: Formula, sizes: Mapping[str, Any]) -> Column:
 
 def _everywhere(formula: Formula, sizes: Mapping[str, Any]) -> Column:
     """The values of the expression, claimed or not."""
-    columns = {n: np.asarray(v, dtype=np.float64) for n, v in sizes.items() if isinstance(v, np.ndarray)}
+    columns = {n: _numbers(n, v) for n, v in sizes.items() if isinstance(v, np.ndarray)}
     known = {**formula.values, **{n: exact_size(n, v) for n, v in sizes.items() if n not in columns}}
     found = plain(put(formula, {n: v for n, v in known.items() if n not in columns}))
     pieces = spread(found)
@@ -237,6 +243,13 @@ def _everywhere(formula: Formula, sizes: Mapping[str, Any]) -> Column:
     rows = zip(*(c.ravel() for c in grid), strict=True)
     values = [float(found.evaluate({n: Fraction(v) for n, v in zip(names, row, strict=True)})) for row in rows]
     return np.asarray(values).reshape(grid[0].shape)
+
+
+def _numbers(name: str, sizes: npt.NDArray[Any]) -> Column:
+    """An array of sizes in double precision."""
+    if sizes.dtype.kind not in "iuf":
+        raise InputError(f"{name}: an array of {sizes.dtype} is no array of sizes, which are numbers")
+    return sizes.astype(np.float64)
 
 
 def _candidates(pieces: tuple[Polynomial, ...]) -> tuple[Polynomial, ...]:

@@ -19,7 +19,7 @@ from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, lim
 from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.mesh import SYMBOLS, Axis
+from placealg.mesh import SYMBOLS, Axis, meant_size
 
 if TYPE_CHECKING:
     from placealg.cost.arrays import Column
@@ -175,7 +175,8 @@ class Formula:
         for name, size in sizes.items():
             need(name, str, "name of a size")
             if name not in known:
-                raise InputError(f"unknown symbol '{name}'", name=name, valid=dict.fromkeys(known))
+                raise InputError(f"unknown symbol '{name}'", name=name, valid=dict.fromkeys(known),
+                                 near=meant_size(name, known))
             bound[name] = exact_size(name, size)
         return bound
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from placealg.arith import Monomial
-from placealg.errors import InputError
+from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, sparse_of, unit_of
 from placealg.models.ops import OPS, TAKEN_OF
@@ -37,6 +37,8 @@ def graph(sizes: Mapping[str, Size] | None = None, **more: Size) -> Builder:
     Traceback (most recent call last):
     placealg.errors.InputError: op 'net.wrong': unknown dim 'fnn'; did you mean 'ffn'?
     """
+    if sizes is not None:
+        need(sizes, Mapping, "table of the sizes of dims")
     return Builder({**(sizes or {}), **more})
 
 

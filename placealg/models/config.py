@@ -309,7 +309,7 @@ def _locate(path_or_name: str | Path) -> tuple[Path, str]:
         return PUBLISHED, known
     stem = path.stem if path.suffix == ".json" else text
     names = tuple(dict.fromkeys(("abstract", *shipped(), *SYMBOLIC, *(published() if "/" in text else ()))))
-    alike = [n for n in names if _numbers(n) == _numbers(stem)]
+    alike = [n for n in names if _sizes_told(n) == _sizes_told(stem)]
     for meant in (stem, stem.rpartition("/")[2]):
         if nearest(meant, alike):
             raise InputError(f"no file and no shipped model '{text}'", name=meant, valid=alike)
@@ -321,13 +321,13 @@ def _locate(path_or_name: str | Path) -> tuple[Path, str]:
     raise InputError(f"no file and no shipped model '{text}'", valid=names)
 
 
-def _numbers(name: str) -> list[str]:
-    """The numbers in a model's name: a model of another size, or version, is another one.
+def _sizes_told(name: str) -> list[str]:
+    """The sizes and versions in a model's name: one with others is another model.
 
-    >>> _numbers("Qwen3-30B-A3B"), _numbers("meta-llama/Llama-3.1-405B")
-    (['3', '30b', '3b'], ['3.1', '405b'])
+    >>> _sizes_told("Qwen3-30B-A3B"), _sizes_told("meta-llama/Llama-3.1-405B"), _sizes_told("gpt2")
+    (['30b', '3b'], ['3.1', '405b'], [])
     """
-    return re.findall(r"[0-9]+(?:[.][0-9]+)?[bmk]?", name.lower())
+    return re.findall(r"[0-9]+(?:[.][0-9]+)?[bmk]|[0-9]+[.][0-9]+", name.lower())
 
 
 def _name(path: Path, part: str) -> str:

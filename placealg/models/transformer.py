@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import Monomial
+from placealg.errors import need
 from placealg.models.adapters import frozen, is_adapter
 from placealg.models.attention import SLOPES, attention, capped, dropped, normed
 from placealg.models.build import Builder, Size, graph
@@ -27,6 +28,7 @@ def gpt(style: Style = GPT) -> Model:
     >>> gpt().total({"h": 768, "L": 12, "V": 50257, "s": 1024, "a": 12})
     124439808
     """
+    need(style, Style, "Style of a transformer")
     h, a = Monomial.of("h"), Monomial.of("a")
     sizes: dict[str, Size] = {"vocab": "V", "embed": h, "heads": a, "kv": a, "group": 1, "head_dim": h / a,
                               "ffn": "4*h", "position": "s"}

@@ -275,7 +275,8 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "hint"), [
-    ("llama-3-7b", "valid: abstract"), ("meta-llama/Llama-3.1-405B", "did you mean 'llama-3.1-405b'"),
+    ("llama-3-7b", "did you mean 'llama-2-7b'"), ("llama-3-90b", "valid: abstract"),
+    ("meta-llama/Llama-3.1-405B", "did you mean 'llama-3.1-405b'"),
     ("meta-llama/Llama-3.1-8B", "give the path of its config.json"), ("qwen3-8b", "did you mean 'Qwen/Qwen3-8B'"),
     ("lama-3-8b", "did you mean 'llama-3-8b'"),
     ("GPT2", "did you mean 'gpt2'"), ("llama-3-70b.json", "did you mean 'llama-3-70b'"),

@@ -64,7 +64,7 @@ class Kernel:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
             told = f"accepted: {named}, for all sizes, microbatches, {steps}; {', '.join(THEOREM)}"
         else:
-            told = f"not accepted: {named}"
+            told = f"not accepted{' either' if verdict == REFUTED else ''}: {named}"
         if self.differs(verdict):
             either = "one of the two is wrong" if self.accepted else \
                 "the checker is too narrow here, or the prover is wrong"

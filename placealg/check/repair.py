@@ -64,12 +64,14 @@ def applied(step: Step, tables: Sequence[Table]) -> Step | None:
 
 
 def written(table: Table) -> str:
-    """An [[edit]] table on one line.
+    """An edit as a strategy file has it.
 
-    >>> written({"set": "update.norm.all_reduce[dp]", "op": "sum"})
-    'set = "update.norm.all_reduce[dp]", op = "sum"'
+    >>> print(written({"set": "update.norm.all_reduce[dp]", "op": "sum"}))
+    [[edit]]
+    set = "update.norm.all_reduce[dp]"
+    op = "sum"
     """
-    return ", ".join(f"{key} = {toml_value(value)}" for key, value in table.items())
+    return "\n".join(("[[edit]]", *(f"{key} = {toml_value(value)}" for key, value in table.items())))
 
 
 def _does(step: Step) -> tuple[Event, ...]:
@@ -102,7 +104,7 @@ def _after(file: Edited, tables: Sequence[Table]) -> tuple[Event, ...]:
 def _in_file(file: Edited, tables: Sequence[Table], wanted: tuple[Event, ...]) -> str:
     """What a repair is in its file, whose patterns address the program before its edits."""
     if _after(file, tables) == wanted:
-        return "one more [[edit]]" if len(tables) == 1 else f"{len(tables)} more [[edit]] tables"
+        return "as it stands, at the end"
     for k, one in enumerate(file.edits):
         rest = apply_edits(file.program, [*file.edits[:k], *file.edits[k + 1:]])
         if _does(rest) == wanted or _proved(rest):

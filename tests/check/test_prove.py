@@ -215,7 +215,7 @@ def test_one_repair_is_found_and_priced() -> None:
     base = step_of("dp")
     found = prove(edit(base, drop="reduce.*.grad_sum.reduce[dp]"), base).counterexample
     assert found is not None and found.repair is not None
-    assert found.repair.edit.startswith('insert = { path = "reduce.layer.weight.grad_sum.reduce[dp]"')
+    assert found.repair.edit.startswith('[[edit]]\ninsert = { path = "reduce.layer.weight.grad_sum.reduce[dp]"')
     assert "2·Ψ·wire·(dp − 1)/dp" in found.repair.cost
 
 

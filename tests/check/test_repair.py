@@ -35,7 +35,7 @@ def repair_of(case: CommandCase) -> Repair:
 
 def tables(repair: Repair) -> list[dict[str, Any]]:
     """The [[edit]] tables of a repair, read from what is printed."""
-    return [tomllib.loads("x = { " + line + " }")["x"] for line in repair.edit.splitlines()]
+    return list(tomllib.loads(repair.edit)["edit"])
 
 
 @pytest.mark.some(4)
@@ -64,7 +64,7 @@ def tables(repair: Repair) -> list[dict[str, Any]]:
 def test_a_repair_is_one_edit(name: str, edit: str) -> None:
     case = case_of(name)
     found = repair_of(case)
-    assert found.edit == edit
+    assert ", ".join(found.edit.splitlines()[1:]) == edit
     again = applied(case.step, tables(found))
     assert again is not None and prove(again).verdict == PROVED
 
@@ -74,7 +74,7 @@ def test_a_repair_is_one_edit(name: str, edit: str) -> None:
 def test_what_is_one_more_edit_can_be_pasted(name: str) -> None:
     case = case_of(name)
     found = repair_of(case)
-    assert found.file == "one more [[edit]]" and case.edited is not None
+    assert found.file == "as it stands, at the end" and case.edited is not None
     more = read_edits(tables(found), case.step.reference)
     assert prove(apply_edits(case.edited.program, [*case.edited.edits, *more])).verdict == PROVED
 
@@ -137,4 +137,4 @@ def test_a_refused_candidate_is_none() -> None:
     step = derive(parse_strategy("zero1"), abstract())
     table = {"insert": {"path": "init.step.assign"}, "before": "publish.*"}
     assert applied(step, [table]) is None
-    assert written(table) == 'insert = { path = "init.step.assign" }, before = "publish.*"'
+    assert written(table) == '[[edit]]\ninsert = { path = "init.step.assign" }\nbefore = "publish.*"'

@@ -230,7 +230,7 @@ def test_the_museum_as_json_and_markdown(placealg: Run) -> None:
 
 STORY = ["bug: gradients summed over dp twice", "The synchronisation of gradients runs twice", "issue 775",
          "extra reduce.layer.weight.grad_sum.reduce[dp]#2", "got 1/(m*tokens_per_cell)", "ratio dp",
-         'repair drop = "reduce.layer.weight.grad_sum.reduce[dp]#2"', "its cost communication",
+         'repair [[edit]] drop = "reduce.layer.weight.grad_sum.reduce[dp]#2"', "its cost communication",
          "at dp = 1 all 290 numbers of a run equal the single device's"]
 
 

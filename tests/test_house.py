@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("configurations",),
     ("render",),
     ("cli",),
-    ("testing",),
+    ("testing", "trainer"),
     ("placealg",),
 )
 """From the ground up. A room imports only from floors below its own; `placealg` is the package's face.

@@ -17,6 +17,8 @@ def watch_words(parser: ArgumentParser, strategy: str) -> None:
                         "axis fastest: dp=2,tp=2")
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS",
                         help="how long the run may take before its processes are ended; 300 by default")
+    parser.add_argument("--shim", action="append", default=[], metavar="WORDS", dest="shims", help="a change to the "
+                        "code that was made so that it runs, in words: the verdict names it")
     parser.add_argument("-o", "--output", metavar="SEEN.json", help="keep the recording, for `placealg conform`")
     _names(parser)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from placealg.check.conformance import judge, judge_proposed
@@ -45,7 +46,7 @@ def watch(chosen: Namespace) -> int:
     need_torch()
     script, *arguments = chosen.argv
     try:
-        seen = record(mesh, script, arguments, chosen.limit)
+        seen = replace(record(mesh, script, arguments, chosen.limit), shims=tuple(chosen.shims))
     except RunError as error:
         print(f"placealg: {script}: {error}", file=sys.stderr)
         return OPEN

@@ -269,12 +269,18 @@ class Paths:
         got = tuple(sorted({a for _, axes in hop.norm for a in axes}))
         inside = bool(hop.norm)
         program = tuple(sorted(self.norm))
-        if inside == first and (got == program if inside else self.summed == set(program)):
+        if inside == first and abs(hop.share - 1) < CLOSE and (
+                got == program if inside else self.summed == set(program)):
+            return
+        twice = sorted(a for a in got if a not in owned)
+        if inside and set(owned) <= set(got) and hop.share != 1 and abs(hop.share * self._size(twice) - 1) < CLOSE:
+            self.tally.legal.setdefault("norm in parts", "of a gradient that replicas hold, each counts its part of "
+                                        "the square, where the program counts replicas once")
             return
         replicas = (set(got) if inside else self.summed) - set(owned)
         rank0 = all(self.rank.coordinates.get(a, 0) == 0 for a in replicas)
-        if (inside and rank0 and set(owned) <= set(got) and len({axes for _, axes in hop.norm}) == 1) or (
-                not inside and not rank0):
+        alone = inside and rank0 and hop.share == 1 and len({axes for _, axes in hop.norm}) == 1
+        if (alone and set(owned) <= set(got)) or (not inside and not rank0):
             if set(got) != set(program) or inside != first:
                 self.tally.legal.setdefault("norm of replicas", "each gradient's norm is summed over the axes that "
                                             "shard it, and over others counted on their first rank alone, where the "
@@ -287,7 +293,6 @@ class Paths:
         over = f"summed over {_listed(got)}" if got else "the rank's own"
         reduce = next((e for e in self.step.events if e.value == "norm" and e.verb == "all_reduce"), None)
         kept = [a for a in self.norm if a in got]
-        twice = sorted(a for a in got if a not in owned)
         edits: tuple[Table, ...] = ()
         if reduce is not None and set(got) <= set(self.norm) and not twice:
             edits = ({"set": reduce.path, "axes": kept} if kept else {"drop": reduce.path},)

@@ -55,8 +55,8 @@ class Hop:
 
     `verb` is a collective's, with its `message`, or "scale": a 0-dim tensor multiplies it, whose value is `factor`. Of
     a scale, `norm` are the parameters whose gradients the tensor depends on, each with the axes over which what was
-    made of it had been reduced; `counts` the axes over which other things that it depends on were reduced; `through`
-    the messages among which these are.
+    made of it had been reduced, and `share` how often its square counts on this rank; `counts` are the axes over which
+    other things that it depends on were reduced; `through` the messages among which these are.
     """
 
     verb: str
@@ -68,6 +68,7 @@ class Hop:
     counts: tuple[str, ...] = ()
     through: tuple[int, ...] = ()
     line: str = ""
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
     "not clipped": ("fsdp2", on_hop(lambda h: (), "scale"), "clip"),
     "other factor": ("fsdp2", on_hop(lambda h: (replace(h, message=1),), "scale"), "clip"),
     "own norm": ("fsdp2", on_hop(lambda h: (replace(h, norm=((h.norm[0][0], ()),)),), "scale"), "norm"),
+    "half in the norm": ("fsdp2", on_hop(lambda h: (replace(h, share=0.5),), "scale"), "norm"),
     "left out of the norm": ("fsdp2", on_hop(lambda h: (replace(h, norm=()),), "scale"), "norm"),
     "clipped before": ("by_hand", on_terms(lambda t: replace(t, hops=t.hops[::-1])), "order"),
     "other start": ("by_hand", on_chain(lambda c: replace(c, start="0")), "replicas differ"),
@@ -136,6 +137,20 @@ def test_what_is_changed_does_not_conform(name: str) -> None:
     assert not found.matched
     kinds = {d.kind for d in found.differences} | ({"unseen"} if found.unseen else set())
     assert kind in kinds, kinds
+
+
+@pytest.mark.parametrize(("share", "matched"), [(0.5, True), (1.0, False), (0.25, False)])
+def test_replicas_may_count_their_part_in_a_norm(share: float, matched: bool) -> None:
+    """DTensor divides the norm of what is whole on n ranks by √n before it sums squares over them."""
+    def summed(hop: Hop) -> tuple[Hop, ...]:
+        return (replace(hop, norm=((hop.norm[0][0], ("dp",)),), share=share),)
+
+    seen = seen_in("by_hand")
+    for at in range(len(seen.ranks[0].chains)):
+        change = on_chain(lambda c: replace(c, terms=tuple(replace(t, hops=tuple(
+            new for h in t.hops for new in (summed(h) if h.verb == "scale" else (h,)))) for t in c.terms)), at)
+        seen = replace(seen, ranks=tuple(change(replace(seen, ranks=(r,))).ranks[0] for r in seen.ranks))
+    assert held("by_hand", seen).matched == matched
 
 
 @settings(max_examples=25)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Outcome
@@ -15,10 +19,13 @@ MODEL = str(FOLDER / "llama.json")
 Run = Callable[..., Outcome]
 
 
-def watched(placealg: Run, strategy: str, mesh: str, script: str, *words: str) -> tuple[int, dict[str, object]]:
+def watched(placealg: Run, strategy: str, mesh: str, script: str, *words: str, shims: tuple[str, ...] = ()
+            ) -> tuple[int, dict[str, Any]]:
     """(exit code, the verdict as JSON) of a script of frameworks/."""
+    if strategy.endswith(".toml"):
+        strategy = str(FOLDER / strategy)
     got = placealg("watch", strategy, "--mesh", mesh, "--model", MODEL, "--format", "json", "--no-timing", "--limit",
-                   "500", "--", str(FOLDER / script), *words)
+                   "500", *(w for s in shims for w in ("--shim", s)), "--", str(FOLDER / script), *words)
     assert not got.err, got.err
     return got.code, json.loads(got.out)
 
@@ -26,14 +33,58 @@ def watched(placealg: Run, strategy: str, mesh: str, script: str, *words: str) -
 def test_the_trainer_of_transformers_is_data_parallel(placealg: Run) -> None:
     code, told = watched(placealg, "dp", "dp=2", "hf_trainer.py")
     assert code == 0 and told["verdict"] == "CONFORMS", told["differences"]
-    assert "the loss divides by the tokens of all ranks" in told["read_off"]  # type: ignore[operator]
+    assert "the loss divides by the tokens of all ranks" in told["read_off"]
 
 
 def test_fsdp_that_is_asked_for_on_a_cpu_is_data_parallel(placealg: Run) -> None:
     """accelerate runs DDP where FSDP2 was asked for and there is no accelerator; it says nothing of it."""
     code, told = watched(placealg, "zero3", "dp=2", "hf_trainer.py", "--fsdp")
     assert code == 1 and told["verdict"] == "DIFFERS"
-    kinds = {d["kind"] for d in told["differences"]}  # type: ignore[attr-defined]
+    kinds = {d["kind"] for d in told["differences"]}
     assert {"whole or scattered", "gathers"} <= kinds
     code, told = watched(placealg, "dp", "dp=2", "hf_trainer.py", "--fsdp")
     assert code == 0 and told["verdict"] == "CONFORMS"
+
+
+def ratio(told: dict[str, Any]) -> str:
+    """The ratio that the proof prints of the program that ran."""
+    assert told["edited"]["verdict"] == "REFUTED", told["gap"]
+    return str(told["edited"]["counterexample"]["mass"])
+
+
+@pytest.mark.parametrize(("strategy", "code"), [("dp", 0), ("zero3", 1)])
+def test_a_callback_records_a_step_of_a_trainer(strategy: str, code: int) -> None:
+    """With `strict` a run that is not the strategy's ends in an AssertionError that has the page."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                           str(FOLDER / "hf_trainer.py"), "--callback", strategy], env=env, capture_output=True,
+                          text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stderr[-2000:]
+    assert f"the Trainer RUNS AS {strategy} on llama  {'DIFFERS' if code else 'CONFORMS'}" in done.stdout
+    assert ("AssertionError: the Trainer RUNS AS" in done.stderr) == bool(code)
+
+
+def test_a_plan_of_transformers_is_tensor_parallel(placealg: Run) -> None:
+    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py")
+    assert code == 0 and told["verdict"] == "CONFORMS", told["differences"]
+    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py", "--norms")
+    assert code == 1 and ratio(told) == "tp"
+
+
+SHIMS = ("scaled dot product attention for flex attention, which is compiled", "sums are forced: gloo has no sum that "
+         "multiplies first", "the device type is cpu", "kernels of triton are absent")
+
+
+@pytest.mark.parametrize(("strategy", "dp", "tp"), [("titan.toml", 2, 1), ("tp_sp_keep", 1, 2),
+                                                    ("titan_tp.toml", 2, 2)])
+def test_torchtitan_sums_what_its_loss_has_divided(strategy: str, dp: int, tp: int, placealg: Run) -> None:
+    """Its loss divides by the tokens of all ranks; a loss of its own around it would be wrong by dp."""
+    mesh = ",".join(f"{a}={n}" for a, n in (("dp", dp), ("tp", tp)) if n > 1)
+    code, told = watched(placealg, strategy, mesh, "titan.py", str(dp), str(tp), shims=SHIMS)
+    assert code == 0 and told["verdict"] == "CONFORMS", told["differences"]
+    assert told["shims"] == list(SHIMS)
+
+
+def test_torchtitan_that_averages_as_well(placealg: Run) -> None:
+    code, told = watched(placealg, "titan.toml", "dp=2", "titan.py", "2", "1", "--mean", shims=SHIMS)
+    assert code == 1 and ratio(told) == "1/dp"

@@ -104,28 +104,29 @@ def _hop(recorder: Recorder, step: Step, region: Region) -> Hop:
     node = recorder.nodes[number]
     sources = {(n, int((flat := node.sources[0][0].flatten())[(flat >> PLACES) == n].min()) & _MASK,
                 int(flat[(flat >> PLACES) == n].max()) & _MASK) for n in nodes_of(node.sources[0][0])}
-    paths, counts, through = ancestors(recorder, node.scalar, sources)
+    paths, counts, through, shares = ancestors(recorder, node.scalar, sources)
     norm = tuple(("", axes) for axes in sorted(paths))
     return Hop("scale", message=node.scalar, factor=node.value, norm=norm, counts=counts, through=through,
-               line=node.line)
+               line=node.line, share=min(shares) if len(shares) == 1 else 1.0)
 
 
 def ancestors(recorder: Recorder, scalar: int, sources: set[tuple[int, int, int]]
-              ) -> tuple[set[tuple[str, ...]], tuple[str, ...], tuple[int, ...]]:
+              ) -> tuple[set[tuple[str, ...]], tuple[str, ...], tuple[int, ...], set[float]]:
     """(the axes over which what is made of `sources` is reduced on every way to a scalar, those of other ways, all
-    messages on the way).
+    messages on the way, how often a square of `sources` counts on each way).
     """
     found: set[tuple[str, ...]] = set()
+    shares: set[float] = set()
     through: set[int] = set()
     others: set[str] = set()
     gradients = False
-    seen: set[tuple[int, tuple[str, ...]]] = set()
-    todo: list[tuple[int, tuple[str, ...]]] = [(scalar, ())] if scalar >= 0 else []
+    seen: set[tuple[int, tuple[str, ...], float]] = set()
+    todo: list[tuple[int, tuple[str, ...], float]] = [(scalar, (), 1.0)] if scalar >= 0 else []
     while todo:
-        number, axes = todo.pop()
-        if (number, axes) in seen:
+        number, axes, share = todo.pop()
+        if (number, axes, share) in seen:
             continue
-        seen.add((number, axes))
+        seen.add((number, axes, share))
         node = recorder.nodes[number]
         if node.kind == "message":
             axes = (*recorder.messages[node.message].axes, *axes)
@@ -137,9 +138,10 @@ def ancestors(recorder: Recorder, scalar: int, sources: set[tuple[int, int, int]
         for parent, low, high in node.parents:
             if any(parent == n and low <= last and first <= high for n, first, last in sources):
                 found.add(axes)
+                shares.add(share)
             else:
-                todo.append((parent, axes))
-    return found, () if found or gradients else tuple(sorted(others)), tuple(sorted(through))
+                todo.append((parent, axes, float(f"{share * node.shares.get(parent, 1.0):.9g}")))
+    return found, () if found or gradients else tuple(sorted(others)), tuple(sorted(through)), shares
 
 
 def update_hops(recorder: Recorder, region: Region, name: str) -> tuple[tuple[Hop, ...], tuple[Hop, ...], bool, str]:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.collectives import FOLLOWED, IN_PLACE, SILENT, Call, call_of
-from placealg.watch.recorder.nodes import Node, parents_of
+from placealg.watch.recorder.nodes import Node, parents_of, shares_of
 from placealg.watch.recorder.ops import (
     distinct,
     faking,
@@ -275,11 +275,11 @@ class Recorder(TorchDispatchMode):
             alone = [r for k, r in enumerate(before) if k >= size * len(lists)]
             for k in range(size):
                 regions = [before[j * size + k] for j in range(len(lists))] + alone
-                self._made(Node(kind, name, self.phase, task, self.module(), parents=parents_of(regions)),
-                           written[k::size])
+                self._made(Node(kind, name, self.phase, task, self.module(), parents=parents_of(regions),
+                                shares=shares_of(name, args, regions)), written[k::size])
             return
         self._made(Node(kind, name, self.phase, task, self.module(), parents=parents_of(before), sources=sources,
-                        tokens=tokens, value=value), written)
+                        tokens=tokens, value=value, shares=shares_of(name, args, before)), written)
 
     def _made(self, node: Node, written: list[Tensor]) -> None:
         number = self.add(node)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -43,6 +45,8 @@ class Node:
     scalar: int = -1
     tokens: float = 0.0
     read_by: list[tuple[str, int, str]] = field(default_factory=list)
+    shares: Mapping[int, float] = field(default_factory=dict)
+    """Of a norm or a power, parent -> by what the number that it was multiplied by before multiplies its power."""
 
 
 def parents_of(regions: list[tuple[Tensor, Tensor]]) -> tuple[Parent, ...]:
@@ -62,3 +66,23 @@ def parents_of(regions: list[tuple[Tensor, Tensor]]) -> tuple[Parent, ...]:
                 low, high = min(low, found[node][0]), max(high, found[node][1])
             found[node] = low, high
     return tuple((node, low, high) for node, (low, high) in found.items())
+
+
+def shares_of(name: str, args: Any, regions: list[tuple[Tensor, Tensor]]) -> dict[int, float]:
+    """Of a norm (of order 2), or a power: each node that it reads -> the power of the factor that stands on it.
+
+    A factor of 1/√n on each of n replicas is a share of 1/n in the sum of squares.
+    """
+    from placealg.watch.recorder.shadows import PLACES, nodes_of
+    from placealg.watch.recorder.tables import NORMS
+
+    power = 2.0 if name in NORMS else args[1] if name == "aten::pow" and len(args) > 1 else None
+    if not isinstance(power, int | float):
+        return {}
+    found: dict[int, float] = {}
+    for origin, factor in regions:
+        for node in nodes_of(origin):
+            chosen = factor[(origin >> PLACES) == node]
+            if float(chosen.abs().min()) == float(chosen.abs().max()) != 1:
+                found[node] = abs(float(chosen.flatten()[0])) ** power
+    return found

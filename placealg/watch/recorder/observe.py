@@ -174,7 +174,7 @@ class Watched:
     def scale(recorder: Recorder, number: int) -> Hop:
         """The product with a 0-dim tensor that a node is, with what the tensor depends on."""
         node = recorder.nodes[number]
-        _, counts, through = ancestors(recorder, node.scalar, set())
+        _, counts, through, _ = ancestors(recorder, node.scalar, set())
         return Hop("scale", message=node.scalar, factor=node.value, counts=counts, through=through, line=node.line)
 
     def chain(self, recorder: Recorder, name: str, parameter: Tensor) -> Chain:

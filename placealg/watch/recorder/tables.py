@@ -58,3 +58,6 @@ GRADIENTS = frozenset((
 LOSSES = {"aten::nll_loss_backward": ("reduction", "total_weight"), "aten::nll_loss2d_backward": ("reduction",
                                                                                                 "total_weight")}
 """Backward of a loss -> its arguments that say how it is averaged: by how many tokens."""
+
+NORMS = frozenset(("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm"))
+"""Ops that sum squares: a factor on what they read counts squared."""

@@ -83,8 +83,8 @@ def _run(told: Conformance, width: int) -> list[Line]:
     lines = table(rows, "llllll", width, wrap={5: 12})
     lines += _measured(told, width)
     if tally.apart:
-        lines += prose(f"{tally.apart} more collectives reach no parameter: numbers that are printed, buffers", width,
-                       "dim")
+        lines += prose(f"{tally.apart} more collectives reach no parameter, or no other rank: numbers that are "
+                       "printed, say", width, "dim")
     for text in tally.legal.values():
         lines += prose(f"the same in another form: {text}", width, "dim")
     if seen.shims:

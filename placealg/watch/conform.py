@@ -14,7 +14,7 @@ from placealg.watch.expected import Route, routes_of
 from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
-from placealg.watch.seen import RankSeen, Seen
+from placealg.watch.seen import FOREIGN, RankSeen, Seen
 from placealg.watch.stages import stage_axes, stage_of, with_seeds
 from placealg.watch.weights import Measured, measured
 
@@ -55,6 +55,9 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     unseen: list[tuple[int, Unseen]] = []
     weighed = measured(step, seen, names, group_of)
     for rank in seen.ranks:
+        if FOREIGN in rank.unseen:  # what its parameters and messages are is not known either
+            unseen.append((rank.rank, Unseen("", FOREIGN)))
+            continue
         stage = stage_of(step, seen, rank, names)
         paths = Paths(step, seen, rank, names, tally, weighed)
         bare = [c.parameter for c in rank.chains if not c.elements]

@@ -35,9 +35,10 @@ def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, N
                                "changes is equal everywhere")
     passed |= buffers
     handed = {m.index for m in rank.messages if between_stages(m, stage)}
-    rest = [m for m in rank.messages if m.index not in passed | weights | handed and m.live]
+    others = [m for m in rank.messages if m.index not in passed | weights | handed]
+    rest = [m for m in others if m.live and any(seen.mesh.get(a, 2) > 1 for a in m.axes)]  # not with itself alone
     tally.of_messages += len(rank.messages)
-    tally.apart += sum(1 for m in rank.messages if not m.live and m.index not in passed | weights | handed)
+    tally.apart += len(others) - len(rest)
     tally.messages += len(passed)
     gathers = list(_gathers(step, seen, rank, names, routes, group_of))
     yield from gathers
@@ -97,10 +98,12 @@ def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], na
     count = max(len(rank.seeds), 1)
     last = [u.name for u in step.reference.units][-1]
     got: dict[tuple[str, int, str, int], list[Message]] = {}
+    behind = {m.microbatch: m.index for m in rest if m.phase == "forward" and unit_of(m.module, units)[0]}
     for message in rest:
         phase = "backward" if message.phase == "backward" else "forward"
         unit, instance = unit_of(message.module, units)
-        if not unit and message.phase == "between":
+        if not unit and (message.phase == "between" or (  # the loss: by itself, or in the forward of the whole model
+                message.phase == "forward" and message.index > behind.get(message.microbatch, message.index))):
             unit = last
         got.setdefault((phase, message.microbatch if stage is None else 0, unit, instance), []).append(message)
     want: dict[tuple[str, int, str, int], list[Expected]] = {}

@@ -19,6 +19,9 @@ UNCLIPPED, CLIPPED, SECOND = "unclipped", "clipped", "second"
 BUFFER = "buffer:"
 """What stands before the name of a buffer among what a message carries."""
 
+FOREIGN = "the tensors that the optimizer updates, which are no parameters of the model"
+"""What stands among what a rank has not seen where a wrapper trains copies or parts of the parameters."""
+
 BACKWARD, EARLIER, UNSEEN = "backward", "earlier", "unseen"
 """Where a chain begins: an op of a microbatch's backward; a gradient that was there before the step; something that the
 recorder could not follow."""

@@ -22,7 +22,7 @@ from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.names import names_of, unit_of, units_of
-from placealg.watch.seen import Chain, Hop, Message, RankSeen, Seen, Term, joined
+from placealg.watch.seen import FOREIGN, Chain, Hop, Message, RankSeen, Seen, Term, joined
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN
 
 FOLDER = Path(__file__).parent / "recordings"
@@ -125,6 +125,7 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
         replace(c.terms[0], hops=tuple(h for h in c.terms[0].hops if h.verb != "scale")), *c.terms[1:]))), "clip"),
     "one microbatch not reduced": ("by_hand", on_chain(lambda c: replace(c, terms=(
         *c.terms[:-1], replace(c.terms[-1], hops=c.terms[-1].hops[1:])))), "axes"),
+    "the optimizer's own copies": ("zero1", on_first(lambda r: replace(r, unseen=(FOREIGN,))), "unseen"),
     "unknown collective": ("fsdp2", on_first(lambda r: replace(r, unseen=("c10d::new_ (a.py:1)",))), "unseen"),
 }
 """Change -> (recording, the change, the kind of the first difference)."""
@@ -151,6 +152,24 @@ def test_replicas_may_count_their_part_in_a_norm(share: float, matched: bool) ->
             new for h in t.hops for new in (summed(h) if h.verb == "scale" else (h,)))) for t in c.terms)), at)
         seen = replace(seen, ranks=tuple(change(replace(seen, ranks=(r,))).ranks[0] for r in seen.ranks))
     assert held("by_hand", seen).matched == matched
+
+
+def test_a_collective_of_one_rank_is_none() -> None:
+    """Groups of size 1, in which Megatron-LM communicates as in others, send nothing."""
+    alone = on_messages(lambda every: (*every, replace(every[3], index=len(every), axes=())))
+    seen = seen_in("tp_sp")
+    assert held("tp_sp", alone(seen)).matched
+    one = replace(seen, mesh={**seen.mesh, "dp": 1})
+    assert held("tp_sp", on_messages(lambda every: (*every, replace(every[3], index=len(every), axes=("dp",))))(
+        one)).matched
+
+
+def test_a_loss_in_the_forward_of_the_whole_model_is_the_head_s() -> None:
+    """Megatron-LM reduces parts of a split cross entropy there; anywhere else such a message has no place."""
+    for at, matched in (({10, 11}, True), ({2}, False)):
+        found = held("tp_sp", on_messages(lambda every, at=at: tuple(  # type: ignore[misc]
+            replace(m, phase="forward", module="") if m.index in at else m for m in every))(seen_in("tp_sp")))
+        assert found.matched == matched
 
 
 @settings(max_examples=25)

@@ -7,16 +7,30 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Outcome
 
+from placealg.watch.seen import FOREIGN
+
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 FOLDER = Path(__file__).parent / "frameworks"
 MODEL = str(FOLDER / "llama.json")
 Run = Callable[..., Outcome]
+FRAMEWORKS = ("torchtitan", "megatron", "deepspeed")
+"""Packages of which a test has the name, and is skipped without them."""
+
+
+@pytest.fixture(autouse=True)
+def installed(request: pytest.FixtureRequest) -> None:
+    """Skip what needs a framework that the lock leaves out."""
+    name = request.node.name
+    for package in FRAMEWORKS:
+        if package in name and find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
 
 
 def watched(placealg: Run, strategy: str, mesh: str, script: str, *words: str, shims: tuple[str, ...] = ()
@@ -88,3 +102,37 @@ def test_torchtitan_sums_what_its_loss_has_divided(strategy: str, dp: int, tp: i
 def test_torchtitan_that_averages_as_well(placealg: Run) -> None:
     code, told = watched(placealg, "titan.toml", "dp=2", "titan.py", "2", "1", "--mean", shims=SHIMS)
     assert code == 1 and ratio(told) == "1/dp"
+
+
+MEGATRON = ("what is said to a GPU is said to the CPU (current_device, Tensor.cuda, device='cuda')",
+            "PyTorch's RMSNorm, marked for sequence parallelism, for Apex's", "no fork of CUDA's random numbers")
+
+
+@pytest.mark.parametrize(("strategy", "dp", "tp"), [("dp", 2, 1), ("dp*tp_sp", 2, 2)])
+def test_megatron_core_is_what_its_program_says(strategy: str, dp: int, tp: int, placealg: Run) -> None:
+    """GPTModel, DistributedDataParallel, finalize_model_grads, and the optimizer, without clipping."""
+    mesh = ",".join(f"{a}={n}" for a, n in (("dp", dp), ("tp", tp)) if n > 1)
+    code, told = watched(placealg, strategy, mesh, "megatron_gpt.py", str(dp), str(tp), shims=MEGATRON)
+    assert code == 0 and told["verdict"] == "CONFORMS", told["differences"]
+
+
+def test_megatron_core_with_norms_that_are_not_marked(placealg: Run) -> None:
+    """finalize_model_grads reduces over tp what is marked `sequence_parallel`, and nothing else."""
+    code, told = watched(placealg, "dp*tp_sp", "dp=2,tp=2", "megatron_gpt.py", "2", "2", "--norms", shims=MEGATRON)
+    assert code == 1 and ratio(told) == "1/tp"
+
+
+def test_megatron_core_has_no_distributed_optimizer_on_a_cpu(placealg: Run) -> None:
+    got = placealg("watch", "zero1", "--mesh", "dp=2", "--model", MODEL, "--", str(FOLDER / "megatron_gpt.py"), "2",
+                   "1", "--distributed")
+    assert got.code == 3 and got.err.count("\n") == 1
+    assert "Wrapped parameters must be one of torch.cuda.FloatTensor" in got.err
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_deepspeed_trains_tensors_of_its_own(stage: int, placealg: Run) -> None:
+    """What it updates are flat copies of what each rank owns: they are not followed, and nothing is claimed."""
+    code, told = watched(placealg, f"zero{stage}", "dp=2", "deepspeed_zero.py", str(stage),
+                         shims=("no all_reduce in shared memory, which is compiled",))
+    assert code == 3 and told["verdict"] == "UNSEEN"
+    assert [u["what"] for u in told["unseen"]] == [FOREIGN]

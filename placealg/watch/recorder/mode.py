@@ -396,4 +396,4 @@ class Recorder(TorchDispatchMode):
     def axes(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
         """The axes that a group of ranks spans."""
         found = self.axes_of.get(tuple(sorted(ranks)))
-        return found if found is not None else (f"ranks {','.join(map(str, ranks))}",)
+        return found if found is not None else (f"ranks {','.join(map(str, ranks))}",) if len(ranks) > 1 else ()

@@ -23,7 +23,7 @@ from placealg.watch.recorder.chains import ancestors, live_messages, moved, term
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.shadows import _bytes
-from placealg.watch.seen import BUFFER, Chain, Hop, RankSeen, Seed, Seen, Term
+from placealg.watch.seen import BUFFER, FOREIGN, Chain, Hop, RankSeen, Seed, Seen, Term
 
 
 class Observation:
@@ -111,6 +111,9 @@ class Watched:
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.in_optimizer += 1
             self.optimizer = type(optimizer).__name__.lower()  # of nested ones the innermost: it is what updates
+            own = {id(p) for p in self.parameters.values()}
+            if not own & {id(p) for group in optimizer.param_groups for p in group["params"]}:
+                recorder.unknown.setdefault(FOREIGN, "")
             if recorder.in_optimizer == 1:
                 with _disable_current_modes():
                     self.reads(recorder)
@@ -167,7 +170,7 @@ class Watched:
             factor, tokens, scalars, op, guessed = recorder.seeds.get(task, (None, 0, (), "", False))
             hops = tuple(self.scale(recorder, s) for s in scalars)
             seeds.append(Seed(task, factor, tokens, hops, op, guessed))
-        unseen = tuple(f"{name} ({line})" for name, line in recorder.unknown.items())
+        unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
         return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3))
 
     @staticmethod

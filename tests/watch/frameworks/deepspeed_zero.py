@@ -1,0 +1,33 @@
+"""DeepSpeed's engine on CPUs: ZeRO of the stage that the words say, clipping, two microbatches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+
+import deepspeed
+import deepspeed.comm.torch
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HERE = Path(__file__).parent
+stage = int(sys.argv[1])
+BUCKETS = {"reduce_bucket_size": 20000, "allgather_bucket_size": 20000}
+
+deepspeed.comm.torch.build_shm_op = lambda: None  # a shim: it compiles an all_reduce for threads of one machine
+deepspeed.init_distributed("gloo")
+torch.manual_seed(0)
+model = LlamaForCausalLM(LlamaConfig.from_json_file(str(HERE / "llama.json")))
+engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), config={
+    "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 0.1,
+    "zero_optimization": {"stage": stage, **BUCKETS}, "zero_force_ds_cpu_optimizer": False,
+    "zero_allow_untested_optimizer": True})
+for step in range(3):
+    for microbatch in range(2):
+        seed = 4 * step + 2 * microbatch + engine.global_rank
+        ids = torch.randint(64, (2, 8), generator=torch.Generator().manual_seed(seed))
+        engine.backward(engine(input_ids=ids, labels=ids).loss)
+        engine.step()

@@ -72,6 +72,8 @@ def flags_of(words: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
     >>> flags_of(["--bf16", "--split", "98,2,0", "--x=1"])[0]
     {'bf16': True, 'split': '98,2,0', 'x': '1'}
+
+    A word that nothing sets belongs to none where it can bring flags of its own: by its name, or behind a value.
     """
     flags: dict[str, Any] = {}
     rest: list[str] = []
@@ -81,13 +83,28 @@ def flags_of(words: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
         if found and not re.fullmatch(r"-\d.*", word):
             name = plain(found[1])
             flags[name] = True if found[2] is None else _value(found[2])
-        elif name:
+        elif name and not _brings(word, name, flags[name]):
             old = flags[name]
             new = _value(word)
             flags[name] = new if old is True else [*old, new] if isinstance(old, list) else [old, new]
         else:
             rest.append(word)
     return flags, rest
+
+
+BRINGS = re.compile(r"(?:^|_)(?:ARG(?:UMENT)?S?|OPTIONS?|OPTS?|FLAGS?|PARAMS?|EXTRAS?|CMD)(?:_|$)", re.IGNORECASE)
+"""Variables that are called after flags."""
+
+MANY = re.compile(r"data|path|blend|modules|files|dirs|names|layers|range|split|metrics|ranks")
+"""Flags that take several values."""
+
+
+def _brings(word: str, flag: str, value: Any) -> bool:
+    """Whether a word behind a flag and its value, if it has one, is flags that nothing sets."""
+    found = HOLDS.fullmatch(word)
+    if found is None:
+        return False
+    return bool(BRINGS.search(found[1])) or (value is not True and not MANY.search(flag))
 
 
 def _value(word: str) -> str:

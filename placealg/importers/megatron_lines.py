@@ -253,6 +253,8 @@ def read_log(document: Document, options: Options) -> Reading:
         if value.startswith("["):
             data[flag] = re.findall(r"[\w.+-]+", value)
         lines[(flag,)] = document.text.count("\n", 0, found.start()) + 1
+    if data.get("num-experts") == ["1"]:
+        del data["num-experts"]  # Megatron-DeepSpeed prints a list, of one number per layer that may have experts
     dtype = data.pop("params-dtype", None)
     if dtype and "bf16" not in data and "fp16" not in data:
         data["bf16"], data["fp16"] = "bfloat16" in str(dtype), "float16" in str(dtype) and "bfloat" not in str(dtype)

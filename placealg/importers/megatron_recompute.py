@@ -9,10 +9,12 @@ REGIONS = {"core_attn": ("core",), "layernorm": ("norm1", "norm2"), "mlp": ("mlp
            "shared_experts": ("shared_expert",), "moe": ("moe",)}
 """Module of recompute-modules -> the regions of activations that are M."""
 
+LAYER = "moe-layer-recompute"
+
 KEYS = ("recompute-activations", "recompute-granularity", "recompute-method", "recompute-num-layers",
         "recompute-modules", "checkpoint-activations", "checkpoint-num-layers", "activations-checkpoint-method",
         "activations-checkpoint-num-layers", "distribute-saved-activations",
-        "distribute-checkpointed-activations")
+        "distribute-checkpointed-activations", LAYER)
 OFF = (None, "", "none", "null", False)
 
 
@@ -30,12 +32,14 @@ def read_recompute(draft: Draft, said: Said, layers: int | None, pp: int) -> Non
         said.leave("activations-checkpoint-method", "as read")
     elif granularity == "full":
         _full(draft, said, layers, pp)
-    elif granularity == "selective" or (granularity in OFF and said.flag("recompute-activations")):
+    elif granularity == "selective" or (granularity in OFF and (said.flag("recompute-activations") or _sparse(said))):
         _selective(draft, said)
     elif granularity in OFF:
         said.leave("recompute-granularity", "nothing is computed again")
     else:
         raise said.refuse("recompute-granularity", f"recompute-granularity {granularity}: full or selective are read")
+    if said.flag(LAYER) and (granularity == "full" or said.raw("num-experts") in (*OFF, "1", 1)):
+        said.leave(LAYER, "within the layers that are computed again" if granularity == "full" else "no experts")
     split = "distribute-saved-activations"
     split = "distribute-checkpointed-activations" if said.flag("distribute-checkpointed-activations") else split
     if said.flag(split):
@@ -43,6 +47,11 @@ def read_recompute(draft: Draft, said: Said, layers: int | None, pp: int) -> Non
                                                           "activations are overstated, traffic understated")
     for key in KEYS:
         said.leave(key, "off, or told with the rest")
+
+
+def _sparse(said: Said) -> bool:
+    """Whether the mixtures of experts are computed again by the flag of their own."""
+    return said.flag(LAYER) and said.raw("num-experts") not in (*OFF, "1", 1)
 
 
 def _every(draft: Draft, said: Said, key: str, count_key: str) -> None:
@@ -86,7 +95,11 @@ def _selective(draft: Draft, said: Said) -> None:
     """Granularity selective, by its modules."""
     value = said.value("recompute-modules")
     modules = value if isinstance(value, list) else str(value).replace(",", " ").split()
-    key = "recompute-granularity" if said.has("recompute-granularity") else "recompute-activations"
+    key = next((k for k in ("recompute-granularity", "recompute-activations") if said.has(k)), LAYER)
+    if _sparse(said):
+        modules = [*modules, *(["moe"] if "moe" not in modules else [])]
+        said.read(LAYER, "region moe, beside the modules of recompute-granularity selective, core_attn by default "
+                         "(before Megatron-Core 0.12 without it)")
     regions: list[str] = []
     unknown = []
     for module in modules:

@@ -128,8 +128,8 @@ class Said:
         """A value as a whole number; None for None and "auto"."""
         if value is None or value == "auto":
             return None
-        if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,30}", value):
-            value = int(value)
+        if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,30}(\.0{1,30})?", value):
+            value = int(value.split(".")[0])
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < least or value > 10**12:

@@ -24,9 +24,11 @@ Q = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "q_b
 OUT = ("o_proj", "out_proj", "dense", "c_proj")
 UP = ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "w1", "w3", "dense_h_to_4h")
 DOWN = ("down_proj", "fc2", "w2", "c_proj", "dense_4h_to_h")
-SPLIT = ("colwise", "packed_colwise", "local_colwise", "local_packed_colwise", "colwise_rep")
+SPLIT = ("colwise", "packed_colwise", "local_colwise", "local_packed_colwise")
 GATHERED = ("colwise_gather_output", "colwise_rep")
-ROWS = ("rowwise", "local_rowwise", "rowwise_rep", "rowwise_split_input")
+WHOLE = ("rowwise_split_input", "rowwise_rep")
+"""Styles of a row split of which the input is whole: their names of 2025 end with _rep."""
+ROWS = ("rowwise", "local_rowwise", *WHOLE)
 QUIET = ("replicated_with_grad_allreduce", "mla_kv_a_proj", "local", "local_params", "gather", "replicate",
          "moe_tp_experts", "sequence_parallel", "moe_identity_expert", "auto", "embedding_rowwise")
 
@@ -137,9 +139,9 @@ class _Plan:
             raise self.said.refuse(key, f"{key} is {self.plan[key]}, and the other half of the pair is in no entry: "
                                         "a product "
                                         "of split and whole weights, which no dims say")
-        if ways <= set(SPLIT) and set(out.values()) <= set(ROWS) - {"rowwise_split_input"}:
+        if ways <= set(SPLIT) and set(out.values()) <= set(ROWS) - set(WHOLE):
             self.dims.append("heads")
-        elif ways <= set(GATHERED) and set(out.values()) == {"rowwise_split_input"}:
+        elif ways <= set(GATHERED) and set(out.values()) <= set(WHOLE):
             self.dims += ["core.none", "heads"]
         else:
             key = next(iter(q))
@@ -171,10 +173,17 @@ class _Plan:
                 raise self.said.refuse(key, f"{key} is {self.plan[key]}, and the other half of the pair is in no "
                                             "entry: a "
                                             "product of split and whole weights, which no dims say")
+            whole = set(up.values()) <= set(GATHERED)
+            fits = WHOLE if whole else set(ROWS) - set(WHOLE)
+            for key, style in (*up.items(), *down.items()):
+                if style not in ((GATHERED if whole else SPLIT) if key in up else fits):
+                    ways = ", ".join(sorted(set(up.values()))), ", ".join(sorted(set(down.values())))
+                    raise self.said.refuse(key, f"{key} is {style}, of {ways[0]} beside {ways[1]}: {name} is gate and "
+                                                "up split along columns, and down along rows")
             if name not in self.dims:
                 self.dims.append(name)
             found = True
-            gathered = [k for k, v in up.items() if v in GATHERED and v not in SPLIT]
+            gathered = list(up) if whole else []
             for key in part:
                 if key not in gathered:
                     self.said.read(key, f"{name} of {where}")

@@ -78,6 +78,8 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
              "--tensor-model-parallel-size $1\n", "t.sh:3: --tensor-model-parallel-size is 1, which nothing sets"),
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {**__import__('os').environ}\n", "dict of words"),
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {\n", "not Python"),
+    ("t.py", "import x\nclass A:\n    base_model_tp_plan = {'layers.*.mlp.experts.gate_up_proj': 'rowwise',"
+     " 'layers.*.mlp.experts.down_proj': 'rowwise'}\n", "split along columns"),
     ("empty.json", "", "is empty"),
 ])
 def test_one_line_and_nothing_done(name: str, content: str | bytes, said: str, tmp_path: Path,

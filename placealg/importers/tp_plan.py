@@ -10,6 +10,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
+from placealg.importers.lora import model_beside
 from placealg.importers.model import model_of_fields
 from placealg.importers.names import kind_without_graph
 from placealg.importers.parts import GATHERED_LOGITS
@@ -22,8 +23,8 @@ from placealg.models.graph import Graph
 PLAN = "base_model_tp_plan"
 Q = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "q_b_proj", "kv_b_proj", "Wqkv")
 OUT = ("o_proj", "out_proj", "dense", "c_proj")
-UP = ("gate_proj", "up_proj", "gate_up_proj", "fc1", "c_fc", "w1", "w3", "dense_h_to_4h")
-DOWN = ("down_proj", "fc2", "w2", "c_proj", "dense_4h_to_h")
+UP = ("gate_proj", "up_proj", "gate_up_proj", "fc1", "fc_in", "c_fc", "w1", "w3", "dense_h_to_4h")
+DOWN = ("down_proj", "fc2", "fc_out", "w2", "c_proj", "dense_4h_to_h")
 SPLIT = ("colwise", "packed_colwise", "local_colwise", "local_packed_colwise")
 GATHERED = ("colwise_gather_output", "colwise_rep")
 WHOLE = ("rowwise_split_input", "rowwise_rep")
@@ -91,6 +92,7 @@ class _Plan:
         for key in ("gradient_accumulation_steps", "clip", "recompute", "[types]"):
             self.said.unsaid(key, "the trainer decides")
         self.model()
+        self.shared(parts)
 
     def part(self, where: str) -> dict[str, str]:
         """The entries of one part of a layer."""
@@ -100,7 +102,7 @@ class _Plan:
             experts = "experts" in words
             shared = any(w in ("shared_expert", "shared_experts", "shared_mlp") for w in words)
             attention = any("attn" in w or w == "attention" for w in words)
-            mlp = any(w in ("mlp", "feed_forward", "ffn", "block_sparse_moe", "moe") for w in words)
+            mlp = any(w in ("mlp", "mlps", "feed_forward", "ffn", "block_sparse_moe", "moe") for w in words)
             mine = {"attention": attention, "experts": experts and not shared, "shared": shared,
                     "mlp": mlp and not experts and not shared and not attention}[where]
             if mine:
@@ -129,6 +131,8 @@ class _Plan:
     def attention(self, part: Mapping[str, str]) -> None:
         """Heads, or attention whole."""
         q, out = self.pick(part, Q), self.pick(part, OUT)
+        for key in (k for k, v in part.items() if not q and not out and v in (*SPLIT, *GATHERED, *ROWS)):
+            raise self.said.refuse(key, f"{key} is {part[key]}, and is neither query, key, value nor output")
         if not q and not out:
             self.dims += ["attn.none", "core.none"]
             self.said.follows("attention", "in no entry: whole on every rank")
@@ -160,6 +164,8 @@ class _Plan:
                 continue
             up, down = self.pick(part, UP), self.pick(part, DOWN)
             name = "dense_ffn" if where == "mlp" and parts["experts"] else "ffn"
+            for key in (k for k, v in part.items() if k not in {**up, **down} and v in (*SPLIT, *GATHERED, *ROWS)):
+                raise self.said.refuse(key, f"{key} is {part[key]}, and is neither gate, up nor down of {where}")
             if not up and not down:
                 continue
             if where == "experts" and "grouped_gemm" in up.values():
@@ -199,6 +205,22 @@ class _Plan:
             self.said.follows("mlp", "in no entry: whole on every rank")
             self.dims.append("mlp.none")
 
+    def shared(self, parts: Mapping[str, Mapping[str, str]]) -> None:
+        """Shared experts, whole where no entry splits them, and of a width of their own in some families."""
+        known = self.draft.options.model or self.draft.model
+        if known is None or not parts["experts"]:
+            return
+        try:
+            has = set(model_beside(self.draft).graph.dims)
+        except InputError:
+            return
+        if "shared_ffn" in has and self.pick(parts["shared"], UP):
+            self.dims.append("shared_ffn")
+        elif "shared" in has and "ffn" in self.dims and not self.pick(parts["shared"], UP):
+            self.dims.append("shared_expert.none")
+            self.said.follows("shared experts", "in no entry: whole on every rank")
+        self.draft.parts.say("dims", "tp", self.dims)
+
     def norms(self) -> None:
         """Norms that are split along the sequence."""
         split = [k for k, v in self.plan.items() if v == "sequence_parallel"]
@@ -208,6 +230,8 @@ class _Plan:
             self.said.read(key, "split along seq")
         for key, style in self.plan.items():
             if not self.said.accounted((key,)):
+                if style in (*SPLIT, *GATHERED, *ROWS):
+                    raise self.said.refuse(key, f"{key} is {style}, and is of no part of a layer that is read")
                 self.said.read(key, f"{style}: as the rest of its layer")
 
     def model(self) -> None:

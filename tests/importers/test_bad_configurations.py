@@ -80,6 +80,11 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {\n", "not Python"),
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {'layers.*.mlp.experts.gate_up_proj': 'rowwise',"
      " 'layers.*.mlp.experts.down_proj': 'rowwise'}\n", "split along columns"),
+    ("t.py", "import x\nclass A:\n    base_model_tp_plan = {'layers.*.mlp.router_gate': 'colwise'}\n",
+     "neither gate, up nor down"),
+    ("t.py", "import x\nclass A:\n    base_model_tp_plan = {'layers.*.self_attn.qk': 'colwise'}\n",
+     "neither query, key, value nor output"),
+    ("t.py", "import x\nclass A:\n    base_model_tp_plan = {'encoder.fc': 'rowwise'}\n", "no part of a layer"),
     ("empty.json", "", "is empty"),
 ])
 def test_one_line_and_nothing_done(name: str, content: str | bytes, said: str, tmp_path: Path,

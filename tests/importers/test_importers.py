@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +128,32 @@ def test_what_is_ignored_places_nothing(path: Path) -> None:
         found = tried(mutant, form, options(path))
         if what == "dropped" and same and not isinstance(found, str) and not _active(whole, key):
             assert (found.strategy, found.sizes) == (whole.strategy, whole.sizes), key
+
+
+PRIMUS = HERE / "miniatures" / "primus"
+
+
+@pytest.mark.parametrize("path", sorted(PRIMUS.rglob("configs/**/*.yaml")), ids=name)
+def test_no_key_of_a_file_beside_is_passed_over(path: Path, tmp_path: Path) -> None:
+    """The files that a Primus experiment is made of: the same law, but for keys that a later file sets again."""
+    shutil.copytree(PRIMUS, tmp_path / "primus")
+    experiment, mine = tmp_path / "primus/experiment.yaml", tmp_path / "primus" / path.relative_to(PRIMUS)
+    whole = fingerprint(read(experiment))
+    above = {"base": ("module", "model", "experiment"), "module": ("model", "experiment"), "model": ("experiment",)}
+    later = [f.read_text(encoding="utf-8") for f in PRIMUS.rglob("*.yaml") if f.stem in above[path.stem]]
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        key, mark, value = line.partition(": ")
+        if not mark or any(re.search(rf"^ *{key}: ", text, re.MULTILINE) for text in later):
+            continue
+        said = {"true": "false", "false": "true"}.get(value.strip(), f"{value.strip()}1")
+        for other in (f"{key}: {said}\n", f"{key[:-1]}q{key[-1]}: {value}"):
+            mine.write_text("".join((*lines[:at], other, *lines[at + 1:])), encoding="utf-8")
+            try:
+                found: Any = fingerprint(read(experiment))
+            except InputError as error:
+                found = error.what
+            assert found != whole, f"{line.strip()} -> {other.strip()}"
 
 
 def _active(reading: Reading, key: Key) -> bool:

@@ -263,7 +263,14 @@ def _float8(draft: Draft) -> None:
     said = draft.said
     converters = said.value("model.converters")
     words = converters if isinstance(converters, list) else [converters]
-    by = ["model.converters"] if any(re.search("float8|mx|nvfp4|fp8", str(w).lower()) for w in words) else []
+    names = [str(word).lower() for word in words if word]
+    if adapters := [name for name in names if re.search("lora|adapter", name)]:
+        raise said.refuse("model.converters", f"{adapters[0]}: adapters train beside a base that rests, which is not "
+                                              "read of torchtitan")
+    quantised = [name for name in names if re.search("float8|mx|nvfp4|fp8", name)]
+    by = ["model.converters"] if quantised else []
+    if others := [name for name in names if name not in quantised]:
+        said.approximated("model.converters", f"{', '.join(others)} changes modules: they are costed as they were")
     by += [key for key in FLOAT8_FLAGS if said.flag(key)]
     for key in by:
         float8_compute(draft, key)

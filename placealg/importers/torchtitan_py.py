@@ -45,6 +45,8 @@ def read_registry(document: Document, options: Options) -> Reading:
         what = found.text if isinstance(found, Unknown) else "nothing"
         raise refusal(f"{name} returns {what}, which is more than a configuration in one piece",
                       f"{document.file}:{where}")
+    if not {"training", "parallelism", "model_spec"} & set(found.fields):
+        raise refusal(f"{name} returns {found.name}, which is no configuration of a run", f"{document.file}:{line}")
     return read_titan(_flat(found, name, document, options), options, RENAMED)
 
 
@@ -73,11 +75,20 @@ def _flat(config: Record, function: str, document: Document, options: Options) -
     _model(config, function, data, lines)
     optimizer = config.fields.get("optimizer")
     if isinstance(optimizer, Record):
-        word = re.sub(r"^default_|\.Config$|OptimizersContainer", "", optimizer.name)
+        word = re.sub(r"^default_|\.Config$", "", optimizer.name)
+        word = _of_groups(optimizer) if word == "OptimizersContainer" else word
         for field, value in optimizer.fields.items():
             _put(data, lines, ("optimizer", field), value, optimizer.lines.get(field, config.line))
-        _put(data, lines, ("optimizer", "name"), word or "adamw", config.lines.get("optimizer", 0))
+        _put(data, lines, ("optimizer", "name"), word, config.lines.get("optimizer", 0))
     return Document(document.file, data, lines, document.text)
+
+
+def _of_groups(container: Record) -> str:
+    """The optimizers of a container's groups of parameters, each once: one name where all have the same."""
+    groups = container.fields.get("param_groups")
+    records = [g for g in groups if isinstance(g, Record)] if isinstance(groups, list) else []
+    names = [str(_plain(g.fields.get("optimizer_name", "AdamW"))) for g in records]
+    return " and ".join(dict.fromkeys(names)) or container.name
 
 
 def _put(data: dict[str, Any], lines: dict[Key, int], path: Key, value: Any, line: int) -> None:

@@ -84,6 +84,9 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
      "neither gate, up nor down"),
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {'layers.*.self_attn.qk': 'colwise'}\n",
      "neither query, key, value nor output"),
+    ("config_registry.py", "from torchtitan.trainer import Trainer\n\n\ndef llama3_8b() -> Trainer.Config:\n"
+     "    return Trainer.Config(model_spec=model_registry('8B', converters=[LoRAConverter.Config(rank=8)]))\n",
+     "config_registry.py:5: loraconverter: adapters train"),
     ("t.py", "import x\nclass A:\n    base_model_tp_plan = {'encoder.fc': 'rowwise'}\n", "no part of a layer"),
     ("empty.json", "", "is empty"),
 ])

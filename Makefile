@@ -89,7 +89,7 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 torch-slow: $(TORCH)/.stamp  ## the weights of every set-up that is watched, measured: minutes
 	$(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch
 
-watch: .venv-watch/.stamp  ## steps of transformers and accelerate held against their programs: minutes
+watch: .venv-watch/.stamp  ## steps of transformers, torchtitan, Megatron-Core and DeepSpeed held against their programs: minutes
 	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python -m pytest -q -m torch tests/watch/test_frameworks.py
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 FOLDER = Path(__file__).parent / "frameworks"
 MODEL = str(FOLDER / "llama.json")
 Run = Callable[..., Outcome]
-FRAMEWORKS = ("torchtitan", "megatron", "deepspeed")
-"""Packages of which a test has the name, and is skipped without them."""
-
-
-@pytest.fixture(autouse=True)
-def installed(request: pytest.FixtureRequest) -> None:
-    """Skip what needs a framework that the lock leaves out."""
-    name = request.node.name
-    for package in FRAMEWORKS:
-        if package in name and find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
 
 
 def watched(placealg: Run, strategy: str, mesh: str, script: str, *words: str, shims: tuple[str, ...] = ()

@@ -215,7 +215,6 @@ def test_the_check_accepts_what_is_proved(tmp_path: Path) -> None:
     assert "1 theorems, each closed" in done.stdout
 
 
-@pytest.mark.slow
 def test_the_page_counts_what_is_to_be_trusted() -> None:
     import kernel_table
 
@@ -224,6 +223,7 @@ def test_the_page_counts_what_is_to_be_trusted() -> None:
         "run: python tests/coq/kernel_table.py --write")
 
 
+@pytest.mark.slow
 def test_the_page_has_the_kernel_s_table() -> None:
     import kernel_table
 

@@ -10,7 +10,7 @@ from typing import Any
 
 _MAX_NAME = 200
 _MOST_REPEATED = 80
-_QUOTED = re.compile(r"'([^']{81,})'")
+_QUOTED = re.compile(r"(?<!\w)'(.*?)'(?!\w)")  # an apostrophe inside a word is no quotation mark
 _WORD = re.compile(r"\S{161,}")
 
 
@@ -78,6 +78,8 @@ def brief(text: str) -> str:
 
     >>> len(brief("unknown strategy '" + "x y" * 1000 + "'")), len(brief("dp = " + "9" * 1000))
     (99, 85)
+    >>> brief("'gpt' is" + " so" * 40 + " with 'zero3'") == "'gpt' is" + " so" * 40 + " with 'zero3'"
+    True
     """
     found = _QUOTED.sub(lambda m: f"'{_cut(m[1])}'", text)
     return _WORD.sub(lambda m: _cut(m[0]), found)

@@ -10,13 +10,15 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "ddp": ("dp",), "data parallel": ("dp",), "distributed data parallel": ("dp",),
     "fsdp1": ("fsdp",), "fsdp2": ("fsdp",), "fully shard": ("fsdp",), "fully sharded data parallel": ("fsdp",),
     "hybrid sharding": ("hsdp",), "hybrid shard": ("hsdp",), "distributed optimizer": ("zero1",),
-    "optimizer state sharding": ("zero1",),
+    "optimizer state sharding": ("zero1",), "ZeRO": ("zero1", "zero2", "zero3"),
     "tensor parallel": ("tp",), "sequence parallel": ("tp_sp",), "pipeline parallel": ("pp",),
     "context parallel": ("cp_ring",), "ring attention": ("cp_ring",), "expert parallel": ("ep",),
     "activation checkpointing": ("recompute_full",), "gradient checkpointing": ("recompute_full",),
     "activation recomputation": ("recompute_full",), "selective recomputation": ("recompute_selective",),
     "gradient accumulation": ("m", "accumulate"), "global batch": ("b", "m"), "batch size": ("b",),
-    "microbatch": ("m",), "micro batch": ("m",), "master weights": ("o",), "sequence length": ("s",),
+    "batch": ("b", "m"),
+    "microbatch": ("b", "m"), "micro batch": ("b", "m"), "micro batch size": ("b",), "seq len": ("s",),
+    "master weights": ("o",), "sequence length": ("s",),
     "resume": ("init", "resume_state"), "checkpoint": ("resume_state",), "frozen parameters": ("frozen",),
     "freeze": ("frozen",), "edit fields": ("edit", *ACTIONS), "keys": ("mesh", "states", "dims"),
     "offload": ("offload_optimizer",), "cpu offload": ("offload_optimizer",), "world size": ("mesh",),
@@ -27,7 +29,7 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "counterexample": ("gradient",), "gradient clipping": ("clip",),
     "precision": ("w", "wire_w", "g", "o"), "mixed precision": ("w", "wire_w", "g", "o"), "bf16": ("w", "wire_w", "o"),
 }
-"""Common word, lower case and with spaces -> the names that explain it."""
+"""Common word, lower case and with spaces -> the names that explain it; as it is written, where that tells it apart."""
 
 
 def spelled(name: str) -> str:
@@ -46,4 +48,4 @@ def common(name: str) -> tuple[str, ...]:
     >>> common("gradient_accumulation")
     ('m', 'accumulate')
     """
-    return COMMON.get(spelled(name), ())
+    return COMMON.get(name) or COMMON.get(spelled(name), ())

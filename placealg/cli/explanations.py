@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from placealg.cli.bug_files import names
-from placealg.cli.common_words import common
+from placealg.cli.common_words import COMMON, common
 from placealg.cli.examples import bug_refuted_by, event_where, programs, theorems
 from placealg.cli.glosses import (
     ASSUMED,
@@ -98,7 +98,7 @@ def explain(name: str) -> list[Explained]:
     every = list(explanations(name))
     spelled = name.replace("Ψ", "Psi").replace("->", "→")
     found = [e for e in every if e.name in (spelled, f"[{spelled}]", _bracketed(spelled))] or [
-        e for e in every if e.name.lower() == spelled.lower()]
+        e for e in every if e.name.lower() == spelled.lower() and name not in COMMON]
     if not found and (meant := common(name)):
         return [e for one in meant for e in explain(one)]
     if not found:

@@ -36,7 +36,8 @@ def _suite(report: Report, expected: str, wrong: list[str], timing: bool) -> str
         outcome = ""
         if verdict == REFUTED and expected != "refuted":
             failures += 1
-            outcome = _outcome("failure", statement, f"{says}\n\n{_told(report, identifier)}")
+            outcome = _outcome("failure", says.partition("\n")[0] or f"not so: {statement}",
+                               f"{says}\n\n{_told(report, identifier)}")
         elif verdict not in (PROVED, REFUTED) and expected != "undecided":
             errors += 1
             outcome = _outcome("error", f"{verdict}: {statement}", says)

@@ -19,12 +19,14 @@ from placealg.configurations.question import OBJECTIVES, Question
 from placealg.configurations.stages import told
 from placealg.cost.formula import Formula
 from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS
+from placealg.mesh import SYMBOLS
 from placealg.prover.verdict import Report
 from placealg.render.proof import coloured
 from placealg.render.search_front import front_document, front_page, laid
 from placealg.render.search_modes import enumerated, is_unnamed, toml_of
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import number
+from placealg.strategy.options import DEFAULTS, TYPES
 from placealg.strategy.write import write_strategy
 
 GB = 10**9
@@ -118,11 +120,15 @@ def page(answer: Answer, width: int) -> list[Line]:
 
 def _head(question: Question, width: int) -> list[Line]:
     devices, machine = question.devices, question.machine
-    sizes = ", ".join(f"{n} = {number(int(v)) if v.denominator == 1 else v}" for n, v in question.sizes.items())
+    sizes = ", ".join(f"{n} = {number(int(v)) if v.denominator == 1 else v}" for n, v in question.sizes.items()
+                      if n not in TYPES)
+    types = {n: question.sizes.get(n, SYMBOLS[n].default) for n in TYPES if n in DEFAULTS["types"]}
     told = (f"{question.model.name} on {number(devices.count)} devices of {float(question.memory) / GB:g} GB, "
             f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} sequences a step"
             + (f", {sizes}" if sizes else ""))
     lines = prose(told, width, "bold", hang=2)
+    lines += prose("bytes  " + ", ".join(f"{n} = {v}" for n, v in types.items()) + " of each parameter or element; "
+                   "--set g=4 wire=4 says others", width, "dim", hang=7)
     rates = "; ".join(f"{n} {float(v):.4g}" for n, v in machine.rates.items())
     lines += prose(f"rates  {machine.name}: {rates}", width, "dim", hang=7)
     named = {**PARAMETERS, **question.parameters}
@@ -173,9 +179,10 @@ def _proved(answer: Answer, width: int) -> list[Line]:
     lines: list[Line] = []
     for one in answer.left_out:
         head = "left out" if one.proved else "kept"
-        verdict = " and ".join(dict.fromkeys(one.verdicts))
-        lines += prose(f"{head}  {one.pair.worse}: that {one.pair.better} needs no more memory and sends no more is "
-                       f"{verdict} for all sizes", width, "dim", hang=len(head) + 2)
+        claims = zip(("needs no more memory", "sends no more"), one.verdicts, strict=True)
+        told = ", ".join(f"{what}: {verdict}" for what, verdict in claims)
+        lines += prose(f"{head}  {one.pair.worse}, for {one.pair.better}, which for all sizes {told}", width, "dim",
+                       hang=len(head) + 2)
     return lines
 
 
@@ -185,7 +192,8 @@ def _near(answer: Answer, width: int) -> list[Line]:
     values = answer.found.compared(answer.found.table, answer.found.question.objective)
     first = float(values[0]) if len(values) else 0.0
     within = [int((values <= first * (1 + share / 100)).sum()) for share in (1, 5)] if first else [len(values)] * 2
-    lines = [(), line(bold("close"), dim(f"  {number(within[0])} of all within 1 %, {number(within[1])} within 5 %"))]
+    others = [number(max(count - 1, 0)) for count in within]
+    lines = [(), line(bold("close"), dim(f"  {others[0]} others within 1 %, {others[1]} within 5 %"))]
     rows: list[list[Cell]] = []
     for one in fitting[:_LISTED]:
         rows.append([one.what, _percent(one.ratio), dim(f"{one.term} {_signed(one.by)} s" if one.by else "the same")])

@@ -210,6 +210,8 @@ def _base(text: str, positions: Positions) -> Strategy:
         if text.startswith(SYSTEM):
             raise InputError(f"{text} is a file with a base and edits of its own: start from a copy of "
                              f"proofs/torch/{system_path(text).name}")
+        if text.endswith(".toml"):
+            raise InputError(f"'{text}' is a file, and a base is an expression such as 'zero3*tp': start from a copy")
         return parse_strategy(text)
     except InputError as error:
         column, error.where = error.where, ""

@@ -195,12 +195,12 @@ def _put(row: Row, rank: Place, held: Any) -> None:
 def _copy(table: Table, event: Event) -> None:
     """Weights and master weights are the same numbers, moments are others, and so is an average when init is over.
 
-    An initial value is current in init.
+    A gradient and a sum of gradients may be the same numbers. An initial value is current in init.
     """
     read, written = event.tiers
     source, target = table.held.get((event.origin, read), {}), table.row(event.value, written)
     weights = ("weight", "master", "average") if event.phase == "init" else ("weight", "master")
-    alike = event.origin == event.value or {event.origin, event.value} <= {*weights}
+    alike = any({event.origin, event.value} <= {*one} for one in (weights, ("grad", "grad_sum"), (event.value,)))
     begun = CURRENT if event.phase == "init" else GARBAGE
     for rank in table.selected(event):
         if event.origin:

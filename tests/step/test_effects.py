@@ -58,7 +58,7 @@ def test_the_simulator_does_not_read_the_table() -> None:
 
 _OF_TENSORS = (SubjectKind.TENSOR, SubjectKind.GRADIENT)
 NEVER_RUN: set[Any] = {
-    ("compute", "activation"), ("scale", "loss"), ("all_gather", SubjectKind.GROUP), ("broadcast", SubjectKind.GLOBAL),
+    ("compute", "activation"), ("all_gather", SubjectKind.GROUP), ("broadcast", SubjectKind.GLOBAL),
     ("slice", SubjectKind.GRADIENT), *itertools.product(("pad", "scale"), _OF_TENSORS)}
 """Rows of what is no table or tensor here (units run as ops, a loss is kept beside them), or in no derived program."""
 
@@ -192,6 +192,8 @@ def beside(event: Event, reference: Reference) -> set[graph.Storage]:
     if event.verb == "assign":
         names |= {name + end for loop in ops.loops for name in (loop.first, loop.last) for end in ("", GRAD)
                   if loop.slot == event.tensor}
+    if event.value == "loss" and event.verb == "compute":
+        names |= {name for op in ops.ops if op.unit == event.unit for name in op.inputs}
     if event.verb == "free" and event.on_tensor:
         inside = [op for op in ops.ops if f"{op.region}.".startswith(f"{event.value}.")]
         names |= {event.value, *(n for op in inside for n in (op.output, *op.inputs))}
@@ -230,7 +232,8 @@ def test_the_simulator_touches_all_that_the_table_says_of_some_event() -> None:
                     said.add((*key, way, access))
                     if plain(of[access](event, reference), reference) & plain(found[event], reference):
                         seen.add((*key, way, access))
-    beside_the_tensors = {("compute", "loss", "writes", Access.OWN), ("compute", "grad", "reads", Access.ENTERED)}
+    beside_the_tensors = {("compute", "loss", "writes", Access.OWN), ("compute", "grad", "reads", Access.ENTERED),
+                          ("scale", "loss", "writes", Access.OWN), ("scale", "loss", "reads", Access.ORIGIN)}
     assert said - seen == beside_the_tensors
     rows = {key for key, effect in EFFECTS.items() if effect.reads or effect.writes}
     assert rows - {k[:2] for k in said} == NEVER_RUN

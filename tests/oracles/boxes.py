@@ -319,12 +319,20 @@ class Boxes:
         if back.kind == "rope":
             return self._rotated(arriving, op, tag)
         partners = [j for j in range(len(op.inputs)) if j != k] if back.reads else []
-        read = [self.right(op.inputs[j], self.read(rank, op.inputs[j], labels[j])) for j in partners]
+        read = [self._factor(rank, op, j, labels[j]) for j in partners]
         extent = self.extents[rank].get((self.at(op.output), k), {})
         boxes = [arriving, *(b for b in read if b is not None)]
         if len(boxes) <= len(partners) or {*dims} - {d for b in boxes for d in b.extent} - {*extent}:
             return None
         return contracted(boxes, dims, tag, extent)
+
+    def _factor(self, rank: Rank, op: Op, k: int, label: str) -> Box | None:
+        """Another operand, in which the backward of a product is linear: its contributions where it is incomplete."""
+        held = self.read(rank, op.inputs[k], label)
+        sure = self.right(op.inputs[k], held)
+        if held is None or sure is None or op.row.linear != "each":
+            return sure
+        return Box.made(held.extent, lambda p: sure.at(p) if sure.at(p) != GARBAGE else below(held.at(p), k))
 
     def _lines(self, rank: Rank, op: Op, lines: Sequence[Line], labels: Sequence[str], arriving: Box) -> Box | None:
         """A vector-Jacobian product, line by line; what is read beside the gradient are numbers, right or garbage."""

@@ -152,8 +152,9 @@ def matches(names: Sequence[str], way: Way) -> Iterator[dict[str, str]]:
 
 
 def _stands_for(name: str, key: str) -> bool:
+    """Whether a name may stand for an index: of a factor of a product, whichever it is, for that of its op."""
     op, _, dim = key.rpartition(">")[2].rpartition("/")
-    bare, _, wanted = name.rpartition("/")
+    bare, _, wanted = name.rpartition("*")[2].rpartition("/")
     return dim == wanted and (bare.startswith("path") or _INSTANCE.sub("", op) == bare.replace("'", ""))
 
 

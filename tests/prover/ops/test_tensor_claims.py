@@ -188,7 +188,7 @@ WRONG: Sequence[tuple[int, str, Wrong]] = (
     (31, "a sum is held where its first operand is", named(paths, "added", anywhere)),
     (0, "a gradient is complete where one part is", named(paths, "accumulated", of_those_there)),
     (0, "a use that adds nothing is not missed", named(paths, "lost", as_it_was)),
-    (0, "what is read is right", named(Operators, "demand", believed)),
+    (1, "what is read is right", named(Operators, "demand", believed)),
     (1, "a part of a row is a row", named(Operators, "complete", of_any_row)),
     (0, "a version does not end", named(Tensors, "free", lambda self, event: None)),
     (0, "every reader finds a tensor as it was made", named(Tensors, "read", native)),

@@ -30,7 +30,7 @@ def _element(name: str, meaning: str, default: int | None = None) -> Symbol:
                   None if default is None else Fraction(default))
 
 
-STAGED = ("layer", "again", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope")
+STAGED = ("layer", "again", "away", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope")
 """The repeated units of models whose instances on a pipeline stage have a symbol."""
 
 SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
@@ -71,7 +71,8 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     *(Symbol(name, f"{kind} layers, where others are of another kind", latex=rf"L_{{\mathrm{{{kind}}}}}")
       for name, kind in (("L_full", "full attention"), ("L_window", "sliding window"), ("L_chunk", "chunked attention"),
                          ("L_nope", "positionless"), ("L_rotary", "rotary"),
-                         ("L_again", "recomputed"), ("L_rest", "other"), ("L_dense_window", "dense sliding window"),
+                         ("L_again", "recomputed"), ("L_away", "offloaded"), ("L_rest", "other"),
+                         ("L_dense_window", "dense sliding window"),
                          ("L_dense_chunk", "dense chunked attention"), ("L_dense_nope", "dense positionless"))),
     *(Symbol(f"L_{end}", f"the one unit that hands on what {what}, where a stage has that alone",
              latex=rf"L_{{\mathrm{{{end}}}}}") for end, what in (

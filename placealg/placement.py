@@ -58,23 +58,30 @@ MEMORY_TIERS = ("device", "host", "nvme")
 
 STATES = ("parameters", "optimizer", "gradients", "activations")
 
+REGION = "region:"
+"""What begins a key of activations that names a region of the model rather than an axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class StatePlacement:
     """One state's mode along each axis, and the tier on which it rests.
 
-    >>> StatePlacement.parse({"dp": "S+O"})
-    {dp: S+O}
+    Of activations, each region has a mode, and a tier: those in `away` rest on another tier between the passes.
+
+    >>> StatePlacement.parse({"dp": "S+O"}), StatePlacement.parse({"tp": "S*", "region:layer": "M+O"})
+    ({dp: S+O}, {tp: S*, region:layer: M+O})
     """
 
     modes: FrozenMap[str, Mode] = FrozenMap()
     offloaded: bool = False
+    away: tuple[str, ...] = ()
 
     @staticmethod
     def parse(table: Mapping[str, str]) -> StatePlacement:
         """Read `{axis = mode}`; a mode is R, S, S*, M, or one of them with +O, or O for R+O."""
         modes: dict[str, Mode] = {}
         tiers: set[bool] = set()
+        away: list[str] = []
         for axis, text in table.items():
             mode, _, tier = text.replace(" ", "").partition("+")
             if mode == "O" and not tier:
@@ -83,10 +90,13 @@ class StatePlacement:
                 raise InputError(f"unknown mode '{text}' for axis {axis}", name=text,
                                  valid=(*(row.mode for row in MODES), *(f"{m}+O" for m in Mode)))
             modes[axis] = Mode(mode)
-            tiers.add(tier == "O")
+            if not axis.startswith(REGION):
+                tiers.add(tier == "O")
+            elif tier:
+                away.append(axis)
         if len(tiers) > 1:
             raise InputError("a state rests on one tier: +O on every axis or on none")
-        return StatePlacement(FrozenMap(modes), True in tiers)
+        return StatePlacement(FrozenMap(modes), True in tiers, tuple(away))
 
     def mode(self, axis: str) -> Mode:
         """The mode along `axis`; an axis on which nothing is said is R."""
@@ -99,7 +109,7 @@ class StatePlacement:
     def text(self, axis: str) -> str:
         """The mode along `axis` as users write it."""
         mode = str(self.mode(axis))
-        if not self.offloaded:
+        if not self.offloaded and axis not in self.away:
             return mode
         return "O" if mode == "R" else f"{mode}+O"
 

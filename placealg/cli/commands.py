@@ -29,7 +29,7 @@ def list_strategies(chosen: Namespace) -> int:
             "name": e.name, "aliases": list(e.aliases), "kind": e.kind, "title": e.title, "source": e.source,
             "axes": list(e.axes),
             "placements": {state: {a: s.mode_text(state, a) for a in s.mesh.names} for state in STATES},
-            "regions": {region: str(mode) for region, mode in s.regions.items()},
+            "regions": dict(s.region_modes),
         } for e, s in entries]})
     else:
         print_lines(catalogue_rows(entries, width()))

@@ -117,8 +117,8 @@ def _placed(mode: str) -> str:
     for entry in catalogue().values():
         strategy = parse_strategy(entry.name)
         for state in STATES:
-            if state == "activations" and mode in map(str, strategy.regions.values()):
-                region = next(r for r, m in strategy.regions.items() if str(m) == mode)
+            if state == "activations" and mode in strategy.region_modes.values():
+                region = next(r for r, m in strategy.region_modes.items() if m == mode)
                 return f"{entry.name}: activations of {region}"
             for axis in strategy.mesh.names:
                 text = strategy.mode_text(state, axis)
@@ -181,7 +181,8 @@ def _strategies(wanted: str) -> Iterator[Explained]:
         first = f"{entry.name} is {entry.title}."
         second = f"It places {placed}." if entry.axes else "It brings no axis and applies to what stands to its left."
         if strategy.regions:
-            modes = _joined([f"mode {mode} for the activations of {name}" for name, mode in strategy.regions.items()])
+            modes = _joined([f"mode {mode} for the activations of {name}"
+                             for name, mode in strategy.region_modes.items()])
             second = f"{second[:-1]}, with {modes}."
         for name in (entry.name, *entry.aliases):
             example = f"placealg prove {entry.name if entry.axes else f'zero3*{entry.name}'}"

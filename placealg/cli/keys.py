@@ -103,6 +103,9 @@ WAYS: Mapping[str, tuple[str, str]] = {
     "recompute_layers": ("recompute_layers says in which layers the regions are recomputed that are M: the first ones, "
                          "or one of so many.", "These layers are a unit of their own, again, which stands before the "
                          "others."),
+    "offload_layers": ("offload_layers says in which layers the activations of regions that are O rest on another "
+                       "tier: the first ones, or one of so many.", "These layers are a unit of their own, away, which "
+                       "stands before the others; with recompute_layers, which then chooses the same, it is again."),
     "norm": ("norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
              "counts, or those alone that split some gradient, where each replica counts for itself.",
              "Both give the same norm on every rank."),

@@ -11,6 +11,7 @@ from placealg.arith import ONE
 from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Buffer, Tally
 from placealg.cost.held import Held, Key, Share, State, accesses, initial, origin_of, visits
+from placealg.cost.storages import DEVICE
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
 from placealg.strategy.options import ACC, AVG, USE
@@ -80,8 +81,8 @@ class Account:
         (found,), _ = _Counting(self, "device").all((View(0, "", state, state),))
         return found
 
-    def tensors(self, activations: Activations) -> Numbered[Picture]:
-        """The tensors that are held at every visit; none outside the microbatch loop."""
+    def tensors(self, activations: Activations, tier: str = DEVICE) -> Numbered[Picture]:
+        """The tensors that a tier holds at every visit; none outside the microbatch loop."""
         distinct: list[Picture] = [Picture()]
         which = [0] * len(self.visits)
         known: dict[tuple[int, ...], range] = {}
@@ -90,7 +91,7 @@ class Account:
             places = tuple(self.visits[k].place for k in inside)
             if places not in known:
                 known[places] = range(len(distinct), len(distinct) + len(places))
-                distinct += activations.pictures(places)
+                distinct += activations.pictures(places, tier)
             for k, number in zip(inside, known[places], strict=True):
                 which[k] = number
         return Numbered(tuple(distinct), tuple(which))

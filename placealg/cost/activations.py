@@ -20,13 +20,15 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.bounds import factored
 from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.stage import StageStep, stage_of
-from placealg.cost.tensors import Box, Storage, Touch, Version, batch_axes, entering, local, touches
+from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, local, on_tier
+from placealg.cost.tensors import batch_axes, entering, touches
 from placealg.mesh import SYMBOLS
-from placealg.models.backward import GRAD
+from placealg.models.backward import GRAD, keepers
+from placealg.models.backward import kept as kept_beside
 from placealg.models.graph import Graph, Op, unit_of
 from placealg.models.losses import LossRun, run_of
 from placealg.polynomial import Polynomial, add
-from placealg.step.event import LOOPED
+from placealg.step.event import ACROSS, LOOPED
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.step.receivers import WEIGHTS
@@ -47,6 +49,7 @@ _LAYERS = frozenset(name for name in SYMBOLS if name == "L" or name.startswith((
 _SIZE = {name: Monomial.parse(size) for name, size in ELEMENT.items()}
 
 READ, AGAIN, REPLAY = "read by the backward of", "gathered again for the backward of", "read to recompute"
+FETCHED = "fetched for the backward of"
 """The reasons for which a storage is kept."""
 
 Picture = Counter[tuple[Monomial, str, str]]
@@ -57,9 +60,9 @@ Picture = Counter[tuple[Monomial, str, str]]
 class KeptStorage:
     """One storage that forward keeps for backward.
 
-    `tensor` is its version, `layout` how it is split, `mode` R (as its readers use it) or S* (the shard of a value that
-    backward gathers again); `readers` are the ops for which it is kept, `why` says how they use it, `count` is the
-    number of instances that keep it, `bytes` the size of all of these.
+    `tensor` is its version, `layout` how it is split, `mode` R (as its readers use it), S* (the shard of a value that
+    backward gathers again) or O (on another tier, its name beside the tensor's); `readers` are the ops for which it is
+    kept, `why` says how they use it, `count` is the number of instances that keep it, `bytes` the size of all of these.
     """
 
     tensor: str
@@ -99,39 +102,39 @@ class Activations:
             self.walked[chosen] = touches(self.step.reference, events, self.statistics, self.arriving)
         return self.walked[chosen]
 
-    def pictures(self, places: tuple[int, ...]) -> tuple[Picture, ...]:
-        """What is held at each event of one microbatch, all instances of all units together."""
+    def pictures(self, places: tuple[int, ...], tier: str = DEVICE) -> tuple[Picture, ...]:
+        """What a tier holds at each event of one microbatch, all instances of all units together."""
         walked = self.walk(places)
-        waiting, later = self.waiting(walked, boundary(walked)), self.waiting(walked, boundary(walked, WEIGHTS))
+        waiting, later = (self.waiting(walked, boundary(walked, phase), tier) for phase in ("backward", WEIGHTS))
         own = {unit: [j for j, t in enumerate(walked) if self.step.unit_of(t.event) == unit] for unit in waiting}
         behind = {unit: next((j for j in reversed(inside) if walked[j].event.phase != WEIGHTS), -1)
                   for unit, inside in own.items()}
         found = []
         for k, touch in enumerate(walked):
-            picture = self.picture(touch.during)
+            picture = self.picture(s for s in touch.during if s.tier == tier)
             for unit, inside in own.items():
                 if inside[0] <= k <= inside[-1]:
                     picture += (waiting if k <= behind[unit] else later)[unit]
             found.append(picture)
         return tuple(found)
 
-    def between(self) -> Picture:
-        """What one microbatch holds between forward and backward."""
-        return sum(self._between("backward").values(), Picture())
+    def between(self, tier: str = DEVICE) -> Picture:
+        """What one microbatch holds on a tier between forward and backward."""
+        return sum(self._between("backward", tier).values(), Picture())
 
-    def waited(self) -> Any:
-        """What all microbatches in flight hold between forward and backward, in bytes."""
+    def waited(self, tier: str = DEVICE) -> Any:
+        """What all microbatches in flight hold on a tier between forward and backward, in bytes."""
         alike: dict[Any, Picture] = {}
-        for (unit, times), picture in self._waiting():
+        for (unit, times), picture in self._waiting(tier):
             key = times, self.stage is not None and self.graph.loop(unit) is not None
             alike[key] = alike.get(key, Picture()) + picture
         return sum((self.many(times) * written(self.amounts, picture) for (times, _), picture in alike.items()),
                    sympy.S.Zero)
 
-    def waited_sum(self) -> Polynomial:
+    def waited_sum(self, tier: str = DEVICE) -> Polynomial:
         """The bytes of `waited` as a sum of monomials, with the model's known sizes substituted."""
         total = Polynomial()
-        for (_, times), picture in self._waiting():
+        for (_, times), picture in self._waiting(tier):
             many = self.stage.sum(times) if self.stage else Polynomial.number(1)
             total = total + many * self.amounts.known_sum(in_bytes(self.amounts, picture))
         return total
@@ -142,18 +145,20 @@ class Activations:
         apart = self.stage is not None and self.stage.for_weights != "0" and self.stage.pipeline.splits
         return ("backward", WEIGHTS) if apart else ("backward",)
 
-    def _waiting(self) -> Iterator[tuple[tuple[str, str], Picture]]:
-        return (held for phase in self.parts for held in self._between(phase).items())
+    def _waiting(self, tier: str) -> Iterator[tuple[tuple[str, str], Picture]]:
+        return (held for phase in self.parts for held in self._between(phase, tier).items())
 
-    def _between(self, phase: str) -> dict[tuple[str, str], Picture]:
-        """(unit, microbatches) -> what its instances hold of one of these, which wait for `phase`."""
+    def _between(self, phase: str, tier: str) -> dict[tuple[str, str], Picture]:
+        """(unit, microbatches) -> what its instances hold on a tier of one of these, which wait for `phase`."""
         walked = self.walk()
         start = boundary(walked, phase)
         if start == len(walked):
             return {}
-        found = {(unit, self.flights(unit, phase)): held for unit, held in self.waiting(walked, start).items()}
+        found = {(unit, self.flights(unit, phase)): held for unit, held in self.waiting(walked, start, tier).items()}
         repeated = {v for found in self.others(walked, start).values() for v in found}
         for version, storage in self.shown(walked, start).items():
+            if storage.tier != tier:
+                continue
             key = self.kept_by(version, storage, walked, version in repeated, start)
             found[key] = found.get(key, Picture()) + self.picture([storage], "", walked, start)
         return found
@@ -191,9 +196,9 @@ class Activations:
             before[v]: v for found in self.others(walked, start).values() for v in found}
         return {version: storage for storage, version in sorted(names.items(), key=lambda s: list(before).index(s[1]))}
 
-    def waiting(self, walked: tuple[Touch, ...], start: int) -> dict[str, Picture]:
-        """Repeated unit -> what each of its instances that are not at work holds where a phase starts."""
-        return {unit: self.picture(set(found.values()), unit, walked, start)
+    def waiting(self, walked: tuple[Touch, ...], start: int, tier: str = DEVICE) -> dict[str, Picture]:
+        """Repeated unit -> what each of its instances that are not at work holds on a tier where a phase starts."""
+        return {unit: self.picture({s for s in found.values() if s.tier == tier}, unit, walked, start)
                 for unit, found in self.others(walked, start).items() if self.units[unit] != ONE}
 
     def picture(self, held: Iterable[Storage], unit: str = "", walked: tuple[Touch, ...] = (),
@@ -213,6 +218,19 @@ class Activations:
         readers = [self.graph.producer(op) for ops in _uses(storage, walked, start).values() for op in ops]
         classes = {class_of(op, self.graph) if op else "" for op in readers}
         return next((c for c in classes if len(classes) == 1 and c in self.step.reference.types), element)
+
+    def counts(self, name: str) -> bool:
+        """Whether a tensor is counted: without `statistics`, the row statistics of norms are not."""
+        maker = self.graph.producer(keepers(self.graph).get(name, ""))
+        optional = {t.name for t, row in kept_beside(self.graph, maker) if row.optional} if maker else set()
+        return self.statistics or name not in optional
+
+    def carried(self, touch: Touch) -> str:
+        """The size of an element of what is copied from tier to tier: that in which it is kept for backward."""
+        walked = self.walk()
+        start = boundary(walked)
+        size = (self.element(s, walked, start) for s in (*touch.writes, touch.source) if s)
+        return ELEMENT[next(size, "act")]
 
     def elements(self, storage: Storage) -> Monomial:
         """The number of a storage's elements on one device."""
@@ -259,8 +277,11 @@ class Activations:
         many = self.many(self.kept_by(version, storage, walked, bool(unit), start)[1])
         times = many * (monomial(self.units[unit]) if unit else 1)
         size = expression(ELEMENT[self.element(storage, walked, start)]) * monomial(self.elements(storage)) * times
-        return KeptStorage("@".join(p for p in version if p), region(self.graph, version[0]), layout_text(storage.box),
-                    "S*" if AGAIN in uses else "R", tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
+        name = version[0].removesuffix(f" on {storage.tier}")
+        told = "@".join(p for p in (name, version[1]) if p)
+        mode = "O" if storage.tier != DEVICE else "S*" if AGAIN in uses else "R"
+        return KeptStorage(told if storage.tier == DEVICE else on_tier(told, storage.tier), region(self.graph, name),
+                    layout_text(storage.box), mode, tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
                     "; ".join(f"{use} {', '.join(ops)}" for use, ops in uses.items()),
                     self.amounts.made(times, "1"), self.amounts.made(size, "bytes"))
 
@@ -348,12 +369,16 @@ def collected(terms: Iterable[Any]) -> Any:
 
 def _uses(storage: Storage, walked: tuple[Touch, ...], start: int) -> dict[str, tuple[str, ...]]:
     """Use -> the ops for whose backward a storage is kept: read, gathered again, or read to recompute."""
-    found: dict[str, dict[str, None]] = {READ: {}, AGAIN: {}, REPLAY: {}}
+    found: dict[str, dict[str, None]] = {READ: {}, AGAIN: {}, FETCHED: {}, REPLAY: {}}
     copies: set[Version] = set()
-    for touch in walked[start:]:
+    for k, touch in enumerate(walked[start:], start):
         event = touch.event
         if storage in touch.reads.values():
-            if not event.on_gradient and VERBS[event.verb].collective:
+            if event.verb in ACROSS:
+                for made in touch.writes:
+                    uses = _uses(made, walked, k + 1)
+                    found[FETCHED] |= dict.fromkeys(op for ops in uses.values() for op in ops)
+            elif not event.on_gradient and VERBS[event.verb].collective:
                 copies.add((event.value, event.version))
             else:
                 found[READ if event.on_gradient else REPLAY][event.tensor] = None

@@ -19,14 +19,14 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial
-from placealg.cost.activations import Activations, collected, region
+from placealg.cost.activations import STATISTICS, Activations, collected, region
 from placealg.cost.algebra import tidy
 from placealg.cost.amounts import EXACT, Amounts, Part, devices, monomial
 from placealg.cost.formula import Formula, expression
 from placealg.cost.held import Share, State, active, apply, origin_of, owners, unset
 from placealg.cost.shards import filled
 from placealg.cost.stage import holders, stage_of
-from placealg.cost.tensors import Touch
+from placealg.cost.storages import Touch
 from placealg.cost.walk import Walk, walked
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -230,8 +230,10 @@ def _of_tensor(touch: Touch, tensors: Activations, convention: str, unit: str) -
                 (a, d) for a, d in moved.box if a not in event.axes or dim not in ("", d)))
     if collective and times:
         elements = tensors.elements(moved) if moved else Monomial.number(0)
-        yield Carried(event, collective, convention, "1" if unit == "elements" else event.bytes or "act",
-                  elements * Monomial.number(times), "")
+        usual = tensors.carried(touch) if event.verb in LINKS else "act"
+        left_out = "" if tensors.counts(event.tensor) else STATISTICS
+        yield Carried(event, collective, convention, "1" if unit == "elements" else event.bytes or usual,
+                  elements * Monomial.number(times), left_out)
 
 
 def _held_at(walk: Walk) -> Iterator[tuple[int, Event, State]]:

@@ -17,7 +17,7 @@ from placealg.cost.activations import collected
 from placealg.cost.amounts import monomial
 from placealg.cost.communication import executions
 from placealg.cost.formula import Formula
-from placealg.cost.tensors import local
+from placealg.cost.storages import local
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.models.backward import BackwardOp, backward, sparse_gradients, transposed

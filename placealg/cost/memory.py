@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from placealg.cost.amounts import Tally
 from placealg.cost.formula import Formula
 from placealg.cost.peak import peak
 from placealg.cost.stage import NO_SIZES, Sizes, StageStep, candidates, on_stage
@@ -66,7 +67,8 @@ def memory(step: Step | Walk, statistics: bool = False) -> Memory:
         states=states,
         activations=activations,
         transient=transient,
-        **{tier: peak(amounts, walk.on_tier(tier)) for tier in MEMORY_TIERS[1:]},
+        **{tier: peak(amounts, walk.on_tier(tier), (Tally(), tensors.between(tier)), tensors.waited(tier))
+           for tier in MEMORY_TIERS[1:]},
         total=amounts.made(total, "bytes", note="; ".join(n for n in notes if n)),
         peak=peak(amounts, walk.peak, (rest, tensors.between()), tensors.waited()),
     )

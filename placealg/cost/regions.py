@@ -46,7 +46,7 @@ def rows_by_region(step: Step | Walk, kept: Iterable[KeptStorage], sent: Communi
     reference, amounts = walk.step.reference, walk.amounts
     held: dict[str, list[Any]] = {}
     moved: dict[str, list[Any]] = {}
-    for k in kept:
+    for k in (k for k in kept if k.mode != "O"):
         held.setdefault(k.region, []).append(k.bytes.expr)
     for e in sent.events:
         if not e.left_out and not e.collective.endswith(" link"):

@@ -19,6 +19,7 @@ from placealg.cost.flop import work
 from placealg.cost.peak import Held, beyond
 from placealg.cost.shards import filled
 from placealg.cost.stage import StageStep
+from placealg.cost.storages import DEVICE
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS
@@ -106,14 +107,21 @@ def _memory(walk: Walk) -> dict[str, Figure]:
     states = bytes_of(amounts, rest)
     transient = _largest(amounts, walk.transient)
     found |= {"memory.states": Figure((states,)), "memory.transient": Figure(transient)}
-    found |= {f"memory.{tier}": Figure(_largest(amounts, walk.on_tier(tier))) for tier in MEMORY_TIERS[1:]}
-    kept, tensors = walk.tensors.waited_sum(), walk.tensors.between()
+    found |= {f"memory.{tier}": Figure(_held(walk, walk.on_tier(tier), tier, Tally())) for tier in MEMORY_TIERS[1:]}
+    kept = walk.tensors.waited_sum()
     if not walk.unknown:
         found["memory.activations"] = Figure((kept,))
     found["memory.total"] = Figure(tuple(states + kept + piece for piece in transient))
-    peaks = (states + kept + bytes_of(amounts, beyond(held, rest))
-             + amounts.known_sum(in_bytes(amounts, beyond(picture, tensors))) for held, picture in walk.peak)
-    return {**found, "memory.peak": Figure(tuple(dict.fromkeys(peaks)))}
+    return {**found, "memory.peak": Figure(_held(walk, walk.peak, DEVICE, rest))}
+
+
+def _held(walk: Walk, best: Iterable[Held], tier: str, rest: Tally) -> tuple[Polynomial, ...]:
+    """The most that a tier holds: what waits there in all microbatches, and what is held of one beyond that."""
+    amounts, kept, tensors = walk.amounts, walk.tensors.waited_sum(tier), walk.tensors.between(tier)
+    below = bytes_of(amounts, rest) + kept
+    return tuple(dict.fromkeys(below + bytes_of(amounts, beyond(held, rest))
+                               + amounts.known_sum(in_bytes(amounts, beyond(picture, tensors)))
+                               for held, picture in best))
 
 
 def bytes_of(amounts: Amounts, tally: Tally) -> Polynomial:

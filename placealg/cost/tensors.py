@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.cost.rings import RING, brought, summed
+from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, along, names_of, on_tier
 from placealg.cost.unknown import unknown
 from placealg.frozen import FrozenMap
-from placealg.models.backward import GRAD, BackwardOp, backward, kept, sparse_gradients
+from placealg.models.backward import GRAD, BackwardOp, backward, keepers, kept, sparse_gradients
 from placealg.models.graph import Graph, Op, Tensor
 from placealg.models.losses import LossRun, chunk_parts, run_of
-from placealg.step.event import Event, dim_of
+from placealg.placement import MEMORY_TIERS
+from placealg.step.event import ACROSS, Event, dim_of
 from placealg.step.program import Reference, Step
 from placealg.step.receivers import receivers
 from placealg.step.recompute import members
@@ -27,61 +29,14 @@ from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version as Parsed
 from placealg.step.versions import origins
 
-Version = tuple[str, str]
-"""(tensor or NAME.grad, label)."""
-
-Box = frozenset[tuple[str, str]]
-"""(axis, dim by which it splits)."""
-
 IN_PLACE = ("all_reduce", "scale")
 """The redistributions that need no second buffer if no later event reads their source."""
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """The storage of one version: the elements of a tensor in a box; a view has the storage of what it shows.
-
-    `part` is the fraction held at a time: two blocks of a value in a ring.
-    """
-
-    version: Version
-    box: Box
-    tensor: Tensor = field(compare=False)
-    part: Monomial = ONE
-
-
-@dataclass(slots=True)
-class Touch:
-    """One event's work on tensors: the versions that it reads, what it makes, and what is held around it.
-
-    `source` is the input of a redistribution, `box` the split of a compute's iteration space. `before` is all that is
-    held and live when the event begins, `during` all storages that are held while it runs.
-    """
-
-    event: Event
-    before: dict[Version, Storage]
-    reads: dict[Version, Storage] = field(default_factory=dict)
-    writes: list[Storage] = field(default_factory=list)
-    source: Storage | None = None
-    box: Box = frozenset()
-    during: frozenset[Storage] = frozenset()
 
 
 def batch_axes(step: Step) -> tuple[str, ...]:
     """The axes along which some event of the program splits the batch."""
     split = {a for e in step.events if e.on_tensor and PER_DEVICE in (dim_of(e.source), dim_of(e.to)) for a in e.axes}
     return tuple(a for a in step.reference.mesh.names if a in split)
-
-
-def local(tensor: Tensor, box: Box, split_batch: Iterable[str] = ()) -> Monomial:
-    """Elements on one device; the batch's size is one device's, so along `split_batch` an unsplit batch has more."""
-    elements = tensor.elements
-    for axis, dim in box:
-        if dim != PER_DEVICE:
-            elements = elements / Monomial.of(axis)
-    if PER_DEVICE in tensor.dims:
-        elements = elements * Monomial.of(*(a for a in split_batch if (a, PER_DEVICE) not in box))
-    return elements
 
 
 def touches(reference: Reference, events: Iterable[Event], statistics: bool = False,
@@ -96,6 +51,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
         return tuple(Touch(event, {}) for event in events)
     free = set() if statistics else {t.name for op in reference.graph.ops for t, k in kept(reference.graph, op)
                                      if k.optional}
+    free |= {on_tier(name, tier) for name in free for tier in MEMORY_TIERS}
     walk = _Walk(reference, reference.graph, tuple(events), known=dict(arriving))
     found = [walk.run(event, k) for k, event in enumerate(walk.events)]
     last = {version: k for k, touch in enumerate(found) for version in touch.reads}
@@ -164,6 +120,8 @@ class _Walk:
             self.enter(touch)
         elif event.verb == "free" and event.on_tensor:
             self.free(event)
+        elif event.verb in ACROSS and event.on_tensor:
+            self.carry(touch)
         elif event.verb in MESSAGES:
             self.message(touch)
         elif event.on_tensor:
@@ -233,7 +191,7 @@ class _Walk:
         owner = storage.tensor.name.removesuffix(GRAD)
         if owner == name:
             return storage.box
-        shown, mine = _names(self.graph, owner), _names(self.graph, name)
+        shown, mine = names_of(self.graph, owner), names_of(self.graph, name)
         back = {now: root for root, now in shown.items()}
         return frozenset((axis, mine.get(back.get(dim, dim), back.get(dim, dim))) for axis, dim in storage.box)
 
@@ -249,14 +207,14 @@ class _Walk:
             return
         if complete:
             result = self.graph.tensors[op.output]
-            self.make(touch, (op.output, ""), _along(box, result), result)
+            self.make(touch, (op.output, ""), along(box, result), result)
         if op.kind == "cross_entropy":
             self.runs[op.output] = run_of(op, any(dim in op.over for _, dim in box))
         for tensor, _ in kept(self.graph, op):
             if op.output in self.runs:
                 tensor = replace(tensor, element=self.runs[op.output].kept)
             if complete or op.row.random:
-                there = _along(box, tensor) if complete else self.known.get(tensor.name, frozenset())
+                there = along(box, tensor) if complete else self.known.get(tensor.name, frozenset())
                 self.make(touch, (tensor.name, ""), there, tensor)
 
     def differentiate(self, touch: Touch) -> None:
@@ -283,7 +241,7 @@ class _Walk:
             if tensor.kind == "activation":
                 target = (step.output, versions[step.operand][1])
                 back = {new: old for old, new in op.rename.items()}
-                mine = _along(frozenset((axis, back.get(dim, dim)) for axis, dim in box), tensor)
+                mine = along(frozenset((axis, back.get(dim, dim)) for axis, dim in box), tensor)
                 passed_on = order is not None and order.splits and op.kind == "add" and step.kind == "rename"
                 same = op.row.view or passed_on  # gradients that wait: a sum passes its own on to what it adds
                 if same and len(grads) == 1 and target not in self.held:
@@ -348,6 +306,21 @@ class _Walk:
             box |= {(a, come) for a in event.axes}
         self.make(touch, (event.value, event.version), box, tensor, part)
 
+    def carry(self, touch: Touch) -> None:
+        """Interpret a copy from tier to tier: new storage of what is found on the one, on the other."""
+        event, (source, target) = touch.event, touch.event.tiers
+        found = self.find(on_tier(event.value, source), event.version)
+        if found is None:
+            return
+        storage = touch.source = touch.reads[found] = self.held[found]
+        made = (on_tier(event.value, target), event.version)
+        tensor = self.graph.tensors.get(event.value, storage.tensor)
+        box = self.box_of(found) if source == DEVICE and event.value in self.graph.tensors else storage.box
+        self.held[made] = Storage(made, box, tensor, storage.part, target)
+        if target == DEVICE:
+            self.known[event.value] = box
+        touch.writes.append(self.held[made])
+
     def message(self, touch: Touch) -> None:
         """Interpret a message: what is sent is read as it is; what is received is held from then on."""
         event = touch.event
@@ -363,7 +336,8 @@ class _Walk:
 
     def free(self, event: Event) -> None:
         """End a version, or what a region made and no op outside reads."""
-        ended = {(event.value, event.version)} if event.value in self.graph.tensors else self.inside(event)
+        named = event.value in self.graph.tensors or event.value in keepers(self.graph)
+        ended = {(on_tier(event.value, event.tier), event.version)} if named else self.inside(event)
         for version in ended:
             self.held.pop(version, None)
 
@@ -383,16 +357,3 @@ class _Walk:
         return {(name, label) for name, label in self.held if not name.endswith(GRAD) and (
             name in beside or ((name in ending or label) and name not in away
                                and readers.get((name, label), set()) <= ops))}
-
-
-def _names(graph: Graph, tensor: str) -> Mapping[str, str]:
-    """Dims of the storage that a tensor shows -> the tensor's own names for them."""
-    op = graph.producer(tensor)
-    if op is None or not op.row.view:
-        return {d: d for d in graph.tensors[tensor].dims}
-    return {root: op.rename.get(dim, dim) for root, dim in _names(graph, op.inputs[0]).items()}
-
-
-def _along(box: Box, tensor: Tensor) -> Box:
-    """The part of a box on the tensor's dims."""
-    return frozenset((axis, dim) for axis, dim in box if dim in tensor.dims)

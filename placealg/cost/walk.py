@@ -14,6 +14,7 @@ from placealg.cost.amounts import Amounts, Tally
 from placealg.cost.divides import Divides
 from placealg.cost.peak import Held, beyond, largest_held
 from placealg.cost.stage import StageStep, local
+from placealg.cost.storages import DEVICE
 from placealg.cost.unknown import unknown
 from placealg.step.program import Step
 
@@ -79,16 +80,16 @@ class Walk:
 
     @cached_property
     def peak(self) -> list[Held]:
-        """The candidates for the most that is held of states and tensors."""
-        states = self.account.pictures("device")
-        tensors = self.account.tensors(self.tensors)
+        """The candidates for the most that the device holds of states and tensors."""
+        return self.on_tier(DEVICE)
+
+    def on_tier(self, tier: str) -> list[Held]:
+        """The candidates for the most that a tier holds for the device."""
+        states = self.account.pictures(tier)
+        tensors = self.account.tensors(self.tensors, tier)
         pairs = dict.fromkeys((number, tensors.which[view.visit])
                               for view, number in zip(self.account.views, states.which, strict=True))
         return largest_held(self.amounts, [(states.distinct[k], tensors.distinct[n]) for k, n in pairs])
-
-    def on_tier(self, tier: str) -> list[Held]:
-        """The candidates for the most that another tier holds for the device."""
-        return largest_held(self.amounts, [(states, Picture()) for states in self.account.pictures(tier).distinct])
 
 
 def walked(program: Step | Walk, statistics: bool = False) -> Walk:

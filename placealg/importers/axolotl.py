@@ -42,13 +42,23 @@ def read_axolotl(document: Document, options: Options) -> Reading:
         "micro_batch_size")))
     draft.size("s", "sequence_len", "tokens of a sequence", said.whole("sequence_len", said.value("sequence_len")))
     again = said.value("gradient_checkpointing")
-    if isinstance(again, str) and "offload" in again:
-        raise said.refuse("gradient_checkpointing", f"gradient_checkpointing {again}: activations rest on the host")
-    if said.truth("gradient_checkpointing", again):
+    away = isinstance(again, str) and "offload" in again
+    if away or said.truth("gradient_checkpointing", again):
         draft.parts.modifier("recompute_full")
-        said.read("gradient_checkpointing", "recompute_full")
+        said.read("gradient_checkpointing", "recompute_full" + ("*offload_activations: inputs of layers rest on the "
+                                                                "host" if away else ""))
     else:
         said.leave("gradient_checkpointing", "nothing is computed again")
+    where = said.value("activation_offloading")
+    disk = where == "disk"
+    if where in ("legacy", "disk") or said.flag("activation_offloading"):
+        away = True
+        said.read("activation_offloading", "offload_activations: what layers keep rests on the "
+                                           f"{'nvme' if disk else 'host'}")
+    if away:
+        draft.parts.modifier("offload_activations")
+    if disk:
+        draft.parts.say("activations", "tier", "nvme")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     read_optimizer(draft, "optimizer")
     if said.raw("rl"):
@@ -73,8 +83,6 @@ def _refused(draft: Draft) -> None:
     if said.raw("llmcompressor") or any("llm_compressor" in str(p) for p in plugins):
         raise said.refuse("llmcompressor" if said.raw("llmcompressor") else "plugins",
                           "a base that is compressed and pruned while training")
-    if said.value("activation_offloading") in ("legacy", "disk") or said.flag("activation_offloading"):
-        raise said.refuse("activation_offloading", "activations rest on the host")
 
 
 def _adapters(draft: Draft) -> AdapterKeys | None:

@@ -141,8 +141,10 @@ def _recompute(draft: Draft) -> None:
         said.read(key, "recompute_full")
     elif value is False:
         said.read(key, "nothing is computed again")
-    elif "offload" in str(value):
-        raise said.refuse(key, f"gradient_checkpointing {value}: activations rest on the host")
+    elif value == "offload":
+        draft.parts.modifier("recompute_full")
+        draft.parts.modifier("offload_activations")
+        said.read(key, "recompute_full*offload_activations: inputs of layers rest on the host")
     else:
         said.approximated(key, f"{value}: some carries are kept; here nothing is computed again: activations are "
                                "overstated, and the verdict does not cover what is computed again")

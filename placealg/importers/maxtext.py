@@ -26,6 +26,9 @@ OTHERS = re.compile(r"\bpython3?\s+(?:-[um]\s+)*([\w./]*(?:decode|quantize|conve
 """Programs of MaxText that take the same words and train nothing."""
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "": 0}
 OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adam", "adam": "adam", "sgd": "sgd", "muon": "muon"}
+CARRIED = "decoder_layer_input"
+"""Where the input of a layer is held, if remat_policy is custom: on the device, or the host."""
+
 RINGS = {"all_gather": "cp", "ring": "cp_ring", "ulysses": "cp_ulysses"}
 
 
@@ -173,8 +176,8 @@ def _refused(draft: Draft) -> None:
     said.leave("capacity_factor", "no token is dropped")
     said.leave("sparse_matmul", "no token is dropped")
     for path, value in said.document.leaves():
-        if isinstance(value, str) and value.endswith("offload") and str(path[-1]) not in ("remat_policy",):
-            raise said.refuse(str(path[-1]), f"{path[-1]} = {value}: activations rest on the host")
+        if isinstance(value, str) and value == "offload" and str(path[-1]) not in ("remat_policy", CARRIED):
+            raise said.refuse(str(path[-1]), f"{path[-1]} = {value}: results of single ops rest on the host")
 
 
 def _degree(draft: Draft, axis: str) -> int | None:
@@ -267,11 +270,23 @@ def _recompute(draft: Draft) -> None:
     said = draft.said
     policy = str(said.value("remat_policy"))
     if "offload" in policy:
-        raise said.refuse("remat_policy", f"remat_policy {policy}: activations rest on the host")
-    if policy == "full":
+        raise said.refuse("remat_policy", f"remat_policy {policy}: results of single ops rest on the host")
+    kept = [str(path[-1]) for path, value in said.document.leaves() if value == "device" and path[-1] != CARRIED]
+    whole = policy == "full" or (policy == "custom" and not kept)
+    if whole:
         draft.parts.modifier("recompute_full")
         said.read("remat_policy", "recompute_full")
-    elif policy in ("none", "no_remat"):
+    if whole and policy == "custom" and said.raw(CARRIED) == "offload":
+        draft.parts.modifier("offload_activations")
+        said.read(CARRIED, "offload_activations: inputs of layers rest on the host")
+    elif said.raw(CARRIED) == "offload" and policy == "custom":
+        raise said.refuse(CARRIED, f"{CARRIED} = offload beside {kept[0]} = device: some of what layers keep rests on "
+                                   "the host")
+    else:
+        said.leave(CARRIED, "inputs of layers are held on the device")
+    if whole:
+        return
+    if policy in ("none", "no_remat"):
         said.read("remat_policy", "nothing is computed again")
     else:
         said.approximated("remat_policy", f"{policy}: products of some layers are kept; here nothing is computed "

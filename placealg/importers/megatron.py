@@ -9,13 +9,13 @@ from placealg.importers.draft import Draft
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.megatron_bytes import read_bytes
 from placealg.importers.megatron_model import read_model
+from placealg.importers.megatron_recompute import read_offload, read_recompute
 from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
 from placealg.importers.parts import STAGES
 from placealg.importers.said import Said
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon", "lamb": "lamb"}
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-HOST = ("cpu-offloading", "fine-grained-activation-offloading")
 OTHER_SCHEDULES = ("zero-bubble", "dualpipe", "combined-1f1b", "enable-zb", "enable-zero-bubble",
                    "zero-bubble-v-schedule", "enable-1f1b-v",
                    "interleave-group-size", "num-seq-splits", "enable-vocab-parallel")
@@ -93,11 +93,9 @@ class Megatron:
         for name in ("load-yaml", "yaml-cfg"):
             if said.has(name):
                 raise said.refuse(name, f"{said.raw(name)} decides, another file", "give that file instead")
-        for name in HOST:
-            if said.flag(name):
-                raise said.refuse(name, f"{name}: activations rest on the host")
-        if (said.number("cpu-offloading-num-layers", 0) or 0) > 0:
-            raise said.refuse("cpu-offloading-num-layers", "activations rest on the host")
+        if said.flag("fine-grained-activation-offloading"):
+            raise said.refuse("fine-grained-activation-offloading", "inputs of single modules rest on the host; of "
+                              "regions and layers all activations do")
         if said.flag("fp4-param-gather"):
             raise said.refuse("fp4-param-gather", "weights rest in 4 bits beside others")
         for key in [str(k) for k in said.document.data] if isinstance(said.document.data, dict) else []:
@@ -310,8 +308,6 @@ class Megatron:
 
     def recompute(self, layers: int | None, pp: int) -> None:
         """What is computed again in backward."""
-        from placealg.importers.megatron_recompute import read_recompute
-
         read_recompute(self.draft, self.said, layers, pp)
 
     def batch(self, data: int | None) -> None:
@@ -355,6 +351,7 @@ class Megatron:
     def update(self) -> None:
         """Offload, clipping, loss, optimizer, and what is left out."""
         said, draft = self.said, self.draft
+        read_offload(draft, said)
         key = "cpu-optimizer" if said.flag("cpu-optimizer") else "optimizer-cpu-offload"
         if said.flag(key):
             fraction = said.amount("optimizer-offload-fraction")

@@ -54,6 +54,22 @@ def _sparse(said: Said) -> bool:
     return said.flag(LAYER) and said.raw("num-experts") not in (*OFF, "1", 1)
 
 
+def read_offload(draft: Draft, said: Said) -> None:
+    """The layers whose activations rest on the host, which Megatron has without stages and recomputation alone."""
+    key = "cpu-offloading-num-layers"
+    layers = said.number(key, 0) or 0
+    if layers > 0:
+        for other in ("pipeline-model-parallel-size", "recompute-granularity"):
+            if said.raw(other) not in (*OFF, 1, "1"):
+                raise said.refuse(key, f"{key} {layers} beside {other} {said.raw(other)}, which Megatron does not take")
+        draft.parts.modifier("offload_activations")
+        draft.parts.say("schedule", "offload_layers", {"first": layers})
+        said.read(key, f"offload_activations, in the first {layers} layers")
+    else:
+        said.leave(key, "nothing is offloaded")
+    said.leave("cpu-offloading", "cpu-offloading-num-layers says in how many layers")
+
+
 def _every(draft: Draft, said: Said, key: str, count_key: str) -> None:
     """Every layer is computed again; of k > 1 only every k-th input is kept."""
     count = said.whole(count_key, said.value(count_key)) or 1

@@ -1,7 +1,8 @@
-"""Layers of one kind in two units: those whose activations are computed again, and the rest.
+"""Layers of one kind in two units: those whose activations are computed again, or rest on another tier, and the rest.
 
 Equal layers are one repeated unit. Where a strategy treats some of them otherwise, these are a unit of their own, with
-names that begin with `again.layer`, which stands before the others, as layers of several kinds stand together.
+names that begin with `again.layer` or `away.layer`, which stands before the others, as layers of several kinds stand
+together.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from placealg.frozen import FrozenMap
 from placealg.models.graph import DEPTH, Graph, Loop, Op, Tensor, unit_of
 from placealg.models.model import Model
 
-AGAIN = "again"
-"""The unit of the layers that are computed again."""
+AGAIN, AWAY = "again", "away"
+"""The unit of the layers that are computed again, and of those whose activations alone rest on another tier."""
 
-L_AGAIN, L_REST = "L_again", "L_rest"
-"""How many layers are computed again, and how many are not."""
+L_REST = "L_rest"
+"""How many layers are not apart; those that are have the symbol of their unit, such as L_again."""
+
+DONE: Mapping[str, str] = {AGAIN: "that are computed again", AWAY: "whose activations rest on another tier"}
+"""What is said of the layers of each unit."""
 
 
 def chosen(depth: int, first: int = 0, every: int = 0) -> tuple[int, ...]:
-    """The numbers of the layers that are computed again: the first ones, or every so many, from 0.
+    """The numbers of the layers that stand apart: the first ones, or every so many, from 0.
 
     >>> chosen(8, first=3), chosen(8, every=3)
     ((0, 1, 2), (2, 5))
@@ -49,11 +53,11 @@ def _depth(model: Model) -> int:
     return int(count.evaluate(model.sizes)) if set(count.names()) <= set(model.sizes) else 0
 
 
-def layers_apart(model: Model, first: int = 0, every: int = 0) -> Model:
-    """The model whose first layers, or every so many of them, are the unit `again`, L_again of them beside L_rest.
+def layers_apart(model: Model, unit: str, first: int = 0, every: int = 0) -> Model:
+    """The model whose first layers, or every so many of them, are a unit, L_again of them beside L_rest if it is again.
 
     >>> from placealg.models.config import from_config
-    >>> made = layers_apart(from_config("llama-3-8b"), first=12)
+    >>> made = layers_apart(from_config("llama-3-8b"), AGAIN, first=12)
     >>> [(u.name, u.count) for u in made.units], made.sizes["L_rest"], made.total() == from_config("llama-3-8b").total()
     ([('embedding', 1), ('again', L_again), ('layer', L_rest), ('head', 1)], 20, True)
     """
@@ -64,21 +68,22 @@ def layers_apart(model: Model, first: int = 0, every: int = 0) -> Model:
         return model
     graph = model.graph
     (loop,) = graph.loops
-    named = {name: _named(name) for name in graph.tensors if unit_of(name) == DEPTH}
+    named = {name: _named(name, unit) for name in graph.tensors if unit_of(name) == DEPTH}
+    mark = f"L_{unit}"
     mine = [op for op in graph.ops if op.unit == DEPTH]
     at = graph.ops.index(mine[0])
     tensors = dict(graph.tensors) | {new: replace(t, name=new, sparse=_renamed(t.sparse, named))
                                      for old, new in named.items() for t in (graph.tensors[old],)}
-    ops = (*graph.ops[:at], *(_copied(op, named) for op in mine), *graph.ops[at:])
-    loops = (Loop(AGAIN, Monomial.of(L_AGAIN), named[loop.slot], loop.first, named[loop.last]),
+    ops = (*graph.ops[:at], *(_copied(op, named, unit) for op in mine), *graph.ops[at:])
+    loops = (Loop(unit, Monomial.of(mark), named[loop.slot], loop.first, named[loop.last]),
              replace(loop, count=Monomial.of(L_REST), first=named[loop.last]))
     numbers = chosen(depth, first, every) if depth else ()
     sizes = {s: n for s, n in model.sizes.items() if s not in loop.count.names()}
-    sizes |= {L_AGAIN: len(numbers), L_REST: depth - len(numbers)} if depth else {L_AGAIN: first} if first else {}
-    order = (f"the order of layers that are computed again, one of {every}: they stand together here",) * bool(every)
+    sizes |= {mark: len(numbers), L_REST: depth - len(numbers)} if depth else {mark: first} if first else {}
+    order = (f"the order of layers {DONE[unit]}, one of {every}: they stand together here",) * bool(every)
     rest = tuple(i for i in range(depth) if i not in numbers)
-    where = {**model.where, AGAIN: numbers, DEPTH: rest} if DEPTH in model.where else dict(model.where)
-    untrained = tuple(replace(p, unit=AGAIN, sites=(AGAIN,)) for p in model.untrained if p.unit == DEPTH)
+    where = {**model.where, unit: numbers, DEPTH: rest} if DEPTH in model.where else dict(model.where)
+    untrained = tuple(replace(p, unit=unit, sites=(unit,)) for p in model.untrained if p.unit == DEPTH)
     statistics = {new: replace(found, of=named.get(found.of, found.of)) for old, found in model.statistics.items()
                   if (new := named.get(old))}
     return replace(model.over(Graph(_ordered(tensors, ops), ops, loops), sizes), left_out=(*model.left_out, *order),
@@ -87,18 +92,18 @@ def layers_apart(model: Model, first: int = 0, every: int = 0) -> Model:
                    names=model.names.plus({new: model.names[old] for old, new in named.items() if old in model.names}))
 
 
-def _named(name: str) -> str:
-    """The name in the unit `again`; that of a slot is the unit's own."""
-    return f"{AGAIN}.in" if name == f"{DEPTH}.in" else f"{AGAIN}.{name}"
+def _named(name: str, unit: str) -> str:
+    """The name in a unit apart; that of a slot is the unit's own."""
+    return f"{unit}.in" if name == f"{DEPTH}.in" else f"{unit}.{name}"
 
 
 def _renamed(sparse: Mapping[str, str], named: Mapping[str, str]) -> FrozenMap[str, str]:
     return FrozenMap({dim: named.get(route, route) for dim, route in sparse.items()})
 
 
-def _copied(op: Op, named: Mapping[str, str]) -> Op:
+def _copied(op: Op, named: Mapping[str, str], unit: str) -> Op:
     return replace(op, output=named[op.output], inputs=tuple(named.get(n, n) for n in op.inputs),
-                   region=f"{AGAIN}.{op.region}")
+                   region=f"{unit}.{op.region}")
 
 
 def _ordered(tensors: Mapping[str, Tensor], ops: tuple[Op, ...]) -> FrozenMap[str, Tensor]:

@@ -168,6 +168,17 @@ def kept(graph: Graph, op: Op) -> tuple[tuple[Tensor, KeptValue], ...]:
 
 
 @lru_cache(maxsize=64)
+def keepers(graph: Graph) -> FrozenMap[str, str]:
+    """Value that an op makes beside its result and keeps -> the op's result.
+
+    >>> from placealg.models.transformer import gpt
+    >>> keepers(gpt().graph)["layer.norm1.out.mean"]
+    'layer.norm1.out'
+    """
+    return FrozenMap({tensor.name: op.output for op in graph.ops for tensor, _ in kept(graph, op)})
+
+
+@lru_cache(maxsize=64)
 def sparse_gradients(graph: Graph) -> FrozenMap[str, Sparse]:
     """Tensor that needs a gradient -> along which dims its gradient is sparse, as in `Tensor.sparse`.
 

@@ -31,7 +31,7 @@ def catalogue_rows(entries: Iterable[tuple[Entry, Strategy]], width: int) -> lis
             rows.append([name if k == 0 else "", axis, *modes])
         if not entry.axes:
             away = [Span("+O", "yellow") if strategy.state(s).offloaded else "" for s in ("parameters", "optimizer")]
-            kept = ", ".join(f"{mode} on {region}" for region, mode in strategy.regions.items())
+            kept = ", ".join(f"{mode} on {region}" for region, mode in strategy.region_modes.items())
             rows.append([name, dim("any"), *away, "",
                          Span(kept, "magenta") if kept else ""])
         told.append((entry.name, entry.title, entry.source))

@@ -67,6 +67,10 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
         rows.insert(2, ("further terms", f"{', '.join(strategy.option('loss', 'terms'))} of each router, divided by "
                                          f"{divisor}{counted}"))
     resting = [f"{state} on the {strategy.tier(state)}" for state in STATES if strategy.tier(state) != "device"]
+    if strategy.offloaded:
+        layers = "".join(f"; in {text}" for text in _layers(strategy, "offload_layers"))
+        resting.append(f"activations of {', '.join(strategy.offloaded)} on the "
+                       f"{strategy.option('activations', 'tier')}{layers}")
     if resting:
         rows.append(("offloaded", ", ".join(resting)))
     for key, told in (("reduction", "gradients"), ("wire", "wire")):
@@ -103,10 +107,15 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
 
 def _chosen(strategy: Strategy) -> str:
     """Which ops and layers of the recomputed regions are kept, or alone run again."""
-    keep, again, layers = (strategy.option("schedule", key) for key in ("keep", "recompute", "recompute_layers"))
+    keep, again = (strategy.option("schedule", key) for key in ("keep", "recompute"))
     told = f"; kept: {', '.join(keep)}" if keep else f"; only {', '.join(again)}" if again else ""
-    which = [f"the first {n} layers" if how == "first" else f"one layer of {n}" for how, n in dict(layers).items()]
-    return told + "".join(f"; in {text}" for text in which)
+    return told + "".join(f"; in {text}" for text in _layers(strategy, "recompute_layers"))
+
+
+def _layers(strategy: Strategy, key: str) -> list[str]:
+    """The layers that a key of [schedule] chooses, in words; none where it chooses none."""
+    said = dict(strategy.option("schedule", key))
+    return [f"the first {n} layers" if how == "first" else f"one layer of {n}" for how, n in said.items()]
 
 
 def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[Line]:

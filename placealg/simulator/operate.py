@@ -18,6 +18,7 @@ from placealg.simulator.redistribute import REDISTRIBUTE, Boxes, Team
 from placealg.simulator.rules import WEIGHTS_APART
 from placealg.simulator.space import BATCH, seed_of
 from placealg.simulator.store import Name, Store
+from placealg.simulator.tiers import CARRIES, carry, end, keeper
 from placealg.step.program import Event
 
 LOCAL = ("slice", "pad", "scale")
@@ -34,6 +35,8 @@ def operate(m: Machine, e: Event) -> None:
         _enter(m, e)
     elif e.verb == "free":
         _free(m, e)
+    elif e.verb in CARRIES:
+        carry(m, e, _at(m, e, keeper(m, e) or e.tensor), lambda rank: _read(m, e, rank, e.tensor, e.version))
     else:
         _redistribute(m, e)
 
@@ -300,13 +303,12 @@ def _enter(m: Machine, e: Event) -> None:
 def _free(m: Machine, e: Event) -> None:
     """One version ends; or, of a region, all that its ops made and kept for themselves, but for those it names."""
     graph = m.space.graph
-    if e.tensor in graph.tensors:
-        ended = [(_at(m, e, e.tensor), e.version)]
-        kept: list[Name] = []
-    else:
-        inside = [op for op in graph.ops if op.unit == e.unit and f"{op.region}.".startswith(f"{e.value}.")]
-        ended, kept = list(_own(m, e, inside)), [
-            (op.output, m.instance) for op in inside if op.row.kept and op.output not in e.reads]
+    if e.tensor in graph.tensors or keeper(m, e):
+        end(m, e, _at(m, e, keeper(m, e) or e.tensor))
+        return
+    inside = [op for op in graph.ops if op.unit == e.unit and f"{op.region}.".startswith(f"{e.value}.")]
+    ended = list(_own(m, e, inside))
+    kept = [(op.output, m.instance) for op in inside if op.row.kept and op.output not in e.reads]
     for rank in m.acting(e):
         if m.chosen(e, rank):
             for name, label in ended:

@@ -20,12 +20,14 @@ Name = tuple[str, int]
 class Store:
     """One rank's tensors.
 
-    `extents` are the indices of the operands that an op's forward found. `finals` is what each loss has read, `seeds`
-    the number from which its backward starts, `touched` the parameters whose gradient this microbatch has set. A
-    contribution to a gradient that could not be computed is None.
+    `away` are the copies on other tiers, by tier, name and label. `extents` are the indices of the operands that an
+    op's forward found. `finals` is what each loss has read, `seeds` the number from which its backward starts,
+    `touched` the parameters whose gradient this microbatch has set. A contribution to a gradient that could not be
+    computed is None.
     """
 
     versions: dict[Name, dict[str, Box]] = field(default_factory=dict)
+    away: dict[tuple[str, Name, str], Box] = field(default_factory=dict)
     gradients: dict[Name, dict[str, list[Box | None]]] = field(default_factory=dict)
     kept: dict[Name, Kept] = field(default_factory=dict)
     extents: dict[Name, tuple[Extent, ...]] = field(default_factory=dict)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.models.apart import AGAIN
 from placealg.models.backward import terms
 from placealg.models.graph import Graph
 from placealg.models.model import Model
@@ -29,7 +28,7 @@ from placealg.step.receivers import WEIGHTS
 from placealg.step.rules import Averaging, Living
 from placealg.step.saving import PARAMETERS, Saving
 from placealg.step.split import data_axes, place, split_dims, summed
-from placealg.step.trained import trained
+from placealg.step.trained import layers_chosen, trained
 from placealg.step.verbs import LOSS_SCALE
 from placealg.step.whole import with_whole
 from placealg.strategy.options import DEFAULTS, LIFETIMES, TYPES
@@ -62,10 +61,13 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
     lists = {axis: strategy.dims.get(axis, ()) for axis in strategy.mesh.names}
     placed = place(model.graph, lists, strategy.option("schedule", "sharing") == "shared")
     placed = replace(placed, kept=kept_ops(strategy, model))
+    _, unit = layers_chosen(strategy)
     return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
                          strategy.option("schedule", "replay"), strategy.rings,
                          (pipeline := pipeline_of(strategy)) is not None and pipeline.splits,
-                         AGAIN if strategy.option("schedule", "recompute_layers") and model.graph.loop(AGAIN) else "")
+                         unit if model.graph.loop(unit) else "", bool(strategy.option("schedule", "recompute_layers")),
+                         strategy.offloaded, str(strategy.option("activations", "tier")),
+                         bool(strategy.option("schedule", "offload_layers")))
 
 
 def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...], str]]:

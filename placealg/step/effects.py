@@ -142,6 +142,7 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
     ("update", "rng"): Effect((_S.OWN,), sourced=False),
     ("publish", _GROUP): Effect(fresh=False, rows=("all_gather",)),
     ("offload", _GROUP): _COPIED, ("fetch", _GROUP): _COPIED,
+    ("offload", _TENSOR): _moved(copies=True, sourced=False), ("fetch", _TENSOR): _moved(copies=True, sourced=False),
     ("store", _GROUP): Effect(writes=()), ("store", _GLOBAL): Effect(writes=()),
     ("load", _GROUP): Effect((), sourced=False), ("load", _GLOBAL): Effect((), sourced=False),
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError, shown
-from placealg.models.backward import GRAD, needs_gradient
+from placealg.models.backward import GRAD, keepers, needs_gradient
 from placealg.models.graph import Graph, unit_of
 from placealg.placement import Kind
 from placealg.step.program import (
@@ -24,7 +24,7 @@ from placealg.step.program import (
     Reference,
     Rule,
 )
-from placealg.step.verbs import CARRIED, GRADIENT, HANDED, HANDED_ON, LOSS_SCALE, REGION, SLOT, TENSOR, VERBS
+from placealg.step.verbs import BESIDE, CARRIED, GRADIENT, HANDED, HANDED_ON, LOSS_SCALE, REGION, SLOT, TENSOR, VERBS
 from placealg.step.where import parse_where
 from placealg.strategy.options import DEFAULTS, TYPES, placed
 from placealg.strategy.toml_lines import Positions
@@ -268,7 +268,8 @@ def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
         gradients = [n + GRAD for n in tensors if n in backed]
         slots = [loop.slot for loop in graph.loops]
         lasts = [loop.last for loop in graph.loops]
-        for kind, names in ((TENSOR, tensors), (GRADIENT, gradients), (REGION, regions(graph)),
+        for kind, names in ((TENSOR, tensors), (GRADIENT, gradients), (BESIDE, keepers(graph)),
+                            (REGION, regions(graph)),
                             (SLOT, [n for s in slots for n in (s, s + GRAD)]),
                             (HANDED_ON, [*lasts, *(s + GRAD for s in slots)]),
                             (HANDED, [*slots, *(n + GRAD for n in lasts)])):
@@ -285,7 +286,7 @@ def regions(graph: Graph) -> tuple[str, ...]:
 def tensor_values(reference: Reference) -> tuple[str, ...]:
     """The names of all tensors, gradients and regions of the op graph, whichever verbs apply to them."""
     tensors = reference.graph.tensors
-    found = (*tensors, *(n + GRAD for n in tensors), *regions(reference.graph))
+    found = (*tensors, *(n + GRAD for n in tensors), *keepers(reference.graph), *regions(reference.graph))
     return tuple(v for v in dict.fromkeys(found) if v not in VALUES)
 
 

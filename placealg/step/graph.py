@@ -94,7 +94,7 @@ def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
 
 def _versions(event: Event, _reference: Reference) -> Iterator[Storage]:
     """The version on which an event acts, and those from which it derives."""
-    yield from (("", version.text, "device") for version in event.acted_on.origins())
+    yield from (("", version.text, event.tiers[0]) for version in event.acted_on.origins())
 
 
 def _version(event: Event, _reference: Reference) -> Iterator[Storage]:
@@ -103,7 +103,7 @@ def _version(event: Event, _reference: Reference) -> Iterator[Storage]:
 
 def _labelled(event: Event, version: Version) -> Iterator[Storage]:
     """A version; the part of a gradient under a label also belongs to the whole gradient."""
-    yield "", version.text, "device"
+    yield "", version.text, event.tiers[1]
     if event.on_gradient and version.label:
         yield "", version.tensor, "device"
 

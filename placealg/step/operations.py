@@ -6,31 +6,22 @@ is kept. `derive` asks for the events of one unit at a time and puts the paramet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.alone import ENTRY, EXIT
 from placealg.models.backward import GRAD, backward, differentiated, needs_gradient
 from placealg.models.graph import Loop, Op
-from placealg.placement import SENT, Kind
+from placealg.placement import Kind
+from placealg.step.away import Away, away
 from placealg.step.event import Event, Rule
+from placealg.step.moved import BLOCKWISE, RING, is_ring, row_events
 from placealg.step.receivers import WEIGHTS
 from placealg.step.recompute import forward, replayed_items
 from placealg.step.saved_tensors import saved_tensors
-from placealg.step.split import NONE, Layout, Move, Place, Placed, PlacedOp, RedistributionRow
-
-VERB_OF: Mapping[str, str] = {"scale 1/n": "scale", "zero-pad": "pad"}
-"""Event of the redistribution table -> verb, where they differ."""
-
-
-RING = "shift"
-"""The verb of a gather, or of its backward, by exchange between neighbours."""
-
-BLOCKWISE = ("einsum", "flash")
-"""The families of ops that can take an operand block by block, because they add or merge the blocks' results."""
+from placealg.step.split import NONE, Layout, Move, Placed, PlacedOp, RedistributionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +30,10 @@ class Operations:
 
     `sharded` are the axes along which gathered values are held as shards (S*), `recomputed` the regions that are not
     held (M), `replay` how much of them backward runs again, `ring` the axes along which values go round, `apart` says
-    that the backward for the weights is a phase of its own, `again` is the one repeated unit that is recomputed, if not
-    all are. `made` maps
-    (op, tensor) to the label under which the op uses the tensor, `moved` each move to the label that it makes.
+    that the backward for the weights is a phase of its own, `chosen` is the one repeated unit whose layers were chosen,
+    if not all are: to be recomputed (`again`) or offloaded (`aside`). `offloaded` are the regions whose activations
+    rest on `tier` between the passes. `made` maps (op, tensor) to the label under which the op uses the tensor, `moved`
+    each move to the label that it makes.
     """
 
     placed: Placed
@@ -50,13 +42,18 @@ class Operations:
     replay: str
     ring: tuple[str, ...]
     apart: bool
-    again: str
+    chosen: str
+    again: bool
+    offloaded: tuple[str, ...]
+    tier: str
+    aside: bool
     made: FrozenMap[tuple[str, str], str]
     moved: FrozenMap[int, str]
 
     @staticmethod
     def of(placed: Placed, sharded: tuple[str, ...], recomputed: tuple[str, ...], replay: str,
-           ring: tuple[str, ...], apart: bool = False, again: str = "") -> Operations:
+           ring: tuple[str, ...], apart: bool = False, chosen: str = "", again: bool = False,
+           offloaded: tuple[str, ...] = (), tier: str = "host", aside: bool = False) -> Operations:
         """The operations of a placed graph, its versions labelled by the axes on which they differ from their source.
 
         A copy of a copy has its source's label as a prefix, so that every reader can tell where it came from.
@@ -77,7 +74,8 @@ class Operations:
             for loop in placed.graph.loops:
                 if at.op == placed.graph.of_unit(loop.unit)[0]:
                     made[loop.slot, loop.first] = known[loop.first, placed.native[loop.slot]]
-        return Operations(placed, sharded, recomputed, replay, ring, apart, again, FrozenMap(made), FrozenMap(moved))
+        return Operations(placed, sharded, recomputed, replay, ring, apart, chosen, again, offloaded, tier, aside,
+                          FrozenMap(made), FrozenMap(moved))
 
     def reads(self, op: Op) -> tuple[str, ...]:
         """The operands of an op as versions, NAME@LABEL."""
@@ -85,6 +83,23 @@ class Operations:
 
     def forward(self, unit: str) -> Iterator[Event]:
         """The events of one instance of a unit, in order; what enters a repeated unit is moved before its loop."""
+        events = self._forward(unit)
+        return self._away(unit).forward(tuple(events)) if self._offloaded(unit) else events
+
+    def backward(self, unit: str) -> Iterator[Event]:
+        """The events of one instance of a unit's backward: the ops in reverse, each after what it needs again."""
+        return self._away(unit).backward() if self._offloaded(unit) else self._backward(unit)
+
+    def weights(self, unit: str) -> Iterator[Event]:
+        """The backward of a unit's ops for their parameters, if it is apart; what was gathered again ends with it."""
+        return self._away(unit).backward(weights=True) if self._offloaded(unit) else self._weights(unit)
+
+    def _away(self, unit: str) -> Away:
+        """What goes to another tier in the forward of a unit, and comes back in its backward."""
+        back = (*self._backward(unit), *(self._weights(unit) if self.apart else ()))
+        return away(self.placed.graph, tuple(self._forward(unit)), back, self._offloaded(unit), self.tier, self.apart)
+
+    def _forward(self, unit: str) -> Iterator[Event]:
         graph = self.placed.graph
         loop, ops = graph.loop(unit), [p for p in self.placed.ops if p.op.unit == unit]
         ending = self._last_uses(unit)
@@ -123,8 +138,7 @@ class Operations:
             for label, move in self._moves_at(first, entering=True):
                 yield from self._move(move, label, "forward", self._home(loop))
 
-    def backward(self, unit: str) -> Iterator[Event]:
-        """The events of one instance of a unit's backward: the ops in reverse, each after what it needs again."""
+    def _backward(self, unit: str) -> Iterator[Event]:
         graph = self.placed.graph
         ops = [p for p in self.placed.ops if p.op.unit == unit]
         differentiated = self._differentiated
@@ -152,8 +166,7 @@ class Operations:
                         reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
             yield from self._pass_on("backward", "send", loop.slot + GRAD, unit)
 
-    def weights(self, unit: str) -> Iterator[Event]:
-        """The backward of a unit's ops for their parameters, if it is apart; what was gathered again ends with it."""
+    def _weights(self, unit: str) -> Iterator[Event]:
         _, done = self._gathered_again(unit)
         for at in reversed([p for p in self.placed.ops if p.op.unit == unit]):
             if self._receives(at.op, parameters=True):
@@ -198,11 +211,11 @@ class Operations:
 
     def _move(self, move: Move, label: str, phase: str, unit: str, rule: Rule | None = None) -> Iterator[Event]:
         for row in self._streamed(move, move.rows()):
-            yield from _row(row, move.tensor, label, phase, unit, rule)
+            yield from row_events(row, move.tensor, label, phase, unit, rule)
 
     def _move_back(self, move: Move, label: str, unit: str) -> Iterator[Event]:
         for row in self._streamed(move, move.backward().rows()):
-            yield from _row(row, move.tensor + GRAD, label, "backward", unit, None)
+            yield from row_events(row, move.tensor + GRAD, label, "backward", unit, None)
 
     def _streamed(self, move: Move, rows: tuple[RedistributionRow, ...]) -> Iterator[RedistributionRow]:
         """The rows, with a ring in place of a gather for use, and of a gather's backward, along the axes of `ring`.
@@ -212,7 +225,7 @@ class Operations:
         """
         blockwise = all(op.row.family in BLOCKWISE for op in self.placed.graph.consumers(move.tensor))
         for row in rows:
-            ring = tuple(a for a in row.axes if a in self.ring) if blockwise and _is_ring(row) else ()
+            ring = tuple(a for a in row.axes if a in self.ring) if blockwise and is_ring(row) else ()
             others = tuple(a for a in row.axes if a not in ring)
             if others:
                 yield replace(row, axes=others)
@@ -283,8 +296,15 @@ class Operations:
 
     def _recomputed(self, unit: str) -> tuple[str, ...]:
         """The regions that are recomputed in a unit."""
-        among = self.again in ("", unit) or self.placed.graph.loop(unit) is None
-        return self.recomputed if among else ()
+        return self.recomputed if not self.again or self._among(unit) else ()
+
+    def _offloaded(self, unit: str) -> tuple[str, ...]:
+        """The regions of a unit whose activations rest on another tier."""
+        return self.offloaded if not self.aside or self._among(unit) else ()
+
+    def _among(self, unit: str) -> bool:
+        """Whether a unit is that of the chosen layers, or no layer."""
+        return self.chosen in ("", unit) or self.placed.graph.loop(unit) is None
 
     def _replays(self, unit: str) -> dict[str, str]:
         """Recomputed region -> the op of the unit before whose backward it is replayed: the last that has one."""
@@ -337,34 +357,6 @@ def _label(move: Move, parent: str, used: set[tuple[str, str]]) -> str:
 def _under(label: str, root: str) -> bool:
     """Whether a version is the one labelled `root`, or a copy of it."""
     return f"{label}/".startswith(f"{root}/")
-
-
-def _row(row: RedistributionRow, value: str, label: str, phase: str, unit: str, rule: Rule | None) -> Iterator[Event]:
-    """The event of one row of the redistribution table; a row without one yields nothing."""
-    if row.row.event == "none":
-        return
-    verb = VERB_OF.get(row.row.event, row.row.event)
-    divisor = Monomial.of(*row.axes) if verb == "scale" else ONE
-    yield Event(phase, verb, value, unit=unit, axes=row.axes, divisor=divisor, version=label, source=row.source.text,
-                to=row.target.text, op="sum" if row.source.kind is Kind.P else "",
-                bytes="act" if verb in (*SENT, RING) else "", rule=rule or Rule("redistribute", _why(row, value)))
-
-
-def _is_ring(row: RedistributionRow) -> bool:
-    """Whether a row is a gather for use, or the backward of one."""
-    return (row.source.kind, row.target.kind) in ((Kind.S, Kind.R), (Kind.P, Kind.S))
-
-
-def _why(row: RedistributionRow, value: str) -> str:
-    made, used = _said(row.source), _said(row.target)
-    if value.endswith(GRAD):
-        return f"the gradient of a redistribution: it is {made}, and its tensor's maker needs it {used}"
-    return f"it is made {made} and used {used}"
-
-
-def _said(place: Place) -> str:
-    return {Kind.I: "whole", Kind.R: "whole, by every rank for itself", Kind.P: "as a partial sum",
-            Kind.S: f"split along {place.dim}"}[place.kind]
 
 
 _STAGES = {

@@ -8,7 +8,7 @@ from placealg.frozen import FrozenMap
 from placealg.loss_terms import TERMS
 from placealg.models.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
 from placealg.models.alone import alone_problem, standing_alone
-from placealg.models.apart import layers_apart, layers_problem
+from placealg.models.apart import AGAIN, AWAY, layers_apart, layers_problem
 from placealg.models.backward import terms
 from placealg.models.model import Model
 from placealg.models.router_bias import with_router_bias
@@ -39,9 +39,18 @@ def trained(strategy: Strategy, model: Model) -> Model:
         model = frozen(made, lambda name: not is_adapter(name) and not any(matches(p, name) for p in also))
     rules = [rule for rule in strategy.groups if rule.frozen]
     model = frozen(model, lambda name: any(rule.matches(name) for rule in rules))
-    layers = strategy.option("schedule", "recompute_layers")
-    model = layers_apart(model, **layers) if layers else model
+    key, unit = layers_chosen(strategy)
+    model = layers_apart(model, unit, **strategy.option("schedule", key)) if unit else model
     return standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
+
+
+def layers_chosen(strategy: Strategy) -> tuple[str, str]:
+    """(the key of [schedule] that chooses layers, the unit of those chosen); ("", "") if none does.
+
+    Where the same layers are computed again and have activations on another tier, they are one unit.
+    """
+    keys = {"recompute_layers": AGAIN, "offload_layers": AWAY}
+    return next(((key, unit) for key, unit in keys.items() if strategy.option("schedule", key)), ("", ""))
 
 
 def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
@@ -106,9 +115,9 @@ def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     found += [(("adapters", "train"), InputError(f"[adapters] train = '{p}' matches no parameter of {model.name}",
                                                  name=p, valid=names))
               for p in also if not any(matches(p, name) for name in names)]
-    layers = strategy.option("schedule", "recompute_layers")
-    if layers and (problem := layers_problem(model, **layers)):
-        found.append((("schedule", "recompute_layers"), InputError(f"[schedule] recompute_layers: {problem}")))
+    key, unit = layers_chosen(strategy)
+    if unit and (problem := layers_problem(model, **strategy.option("schedule", key))):
+        found.append((("schedule", key), InputError(f"[schedule] {key}: {problem}")))
     if strategy.stages_alone and (problem := alone_problem(model, strategy.stages_alone)):
         said = "alone" if strategy.option("schedule", "alone") else "stages"
         found.append((("schedule", said), InputError(f"[schedule] {said}: {problem}")))

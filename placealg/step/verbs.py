@@ -19,9 +19,10 @@ stream belongs to the step that ran, skipped or not: its update is never left ou
 Tensors of the op graph. A rank holds a *box* of a tensor: for each dim a set of indices; own(d, i) is the owner of
 index i of dim d along an axis, the same for all tensors; a rename carries indices over. Data are held whole on every
 rank. A copy made by redistribution has a label: T@tp, and T@tp/cp derived from it. Reading T@tp/cp reads T@tp/cp if it
-is held, else T@tp, else T. Every (tensor, label) has a gradient, to which backward adds under the label that forward
-used; reading a gradient takes the sum over its label and all that derive from it, held where one of them is and garbage
-where only some are. The mask of a dropout is drawn again wherever it is read.
+is held, else T@tp, else T. What an op keeps beside its result, such as NAME.mask, is a tensor without copies. Every
+(tensor, label) has a gradient, to which backward adds under the label that forward used; reading a gradient takes the
+sum over its label and all that derive from it, held where one of them is and garbage where only some are. The mask of a
+dropout is drawn again wherever it is read.
 
 Where the order of a pipeline splits the backward, the backward of an op in the phase `backward` adds to the gradients
 of its operands but parameters, and in the phase `weights`, which runs later, to those of its parameters.
@@ -60,6 +61,7 @@ class Verb:
 
 
 TENSOR, GRADIENT, REGION, SLOT = "a tensor", "a tensor's gradient", "a region", "what enters a repeated unit"
+BESIDE = "what an op keeps beside its result"
 HANDED_ON, HANDED = "what an instance of a repeated unit passes to the next", "what it receives from the one before"
 """What a verb applies to in addition to the named values."""
 
@@ -77,10 +79,11 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("slice", False, (*_STATES, *_GRADIENTS, *_TENSORS), True,
          "a rank keeps the elements that it owns along the axes (of a tensor: by the dim of `to`) and drops the rest. "
          "Under a layout NAME(AXIS) it keeps as many, but which ones, each rank along the axis says for itself"),
-    Verb("free", False, (*_STATES, *_GRADIENTS, TENSOR, REGION), False,
-         "a rank drops what it does not own along the axes (everything, without axes): the gathered copy ends. "
-         "Of a tensor the version ends; of a region all that its ops made or kept and no op outside it reads, but "
-         "for the ops that `reads` names, and the versions made for its ops"),
+    Verb("free", False, (*_STATES, *_GRADIENTS, TENSOR, BESIDE, REGION), False,
+         "a rank drops what it does not own along the axes (everything, without axes): the gathered copy ends. Of a"
+         " tensor the version on the tier ends, or what an op kept beside its result; of a region all that its ops "
+         "made or kept and no op outside it reads, but for the ops that `reads` names, and the versions made for "
+         "its ops"),
     Verb("gather", True, ("weight",), True,
          "element i becomes, on every rank, what the owner of i along the axes holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.R)),
@@ -162,10 +165,12 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),
-    Verb("offload", False, (*_STATES, *_GRADIENTS), False,
-         "the host copy becomes a copy of the device's source, or that on the nvme one of the host's"),
-    Verb("fetch", False, (*_STATES, *_GRADIENTS), False,
-         "the device copy becomes a copy of the host's source, or the host's one of that on the nvme"),
+    Verb("offload", False, (*_STATES, *_GRADIENTS, TENSOR, BESIDE), False,
+         "the host copy becomes a copy of the device's source, or that on the nvme one of the host's. Of a tensor: of "
+         "the version that is read under the label, on that tier; not held where that is not"),
+    Verb("fetch", False, (*_STATES, *_GRADIENTS, TENSOR, BESIDE), False,
+         "the device copy becomes a copy of the host's source, or the host's one of that on the nvme. Of a tensor: "
+         "likewise; ops, and other redistributions, read what is on the device"),
     Verb("store", False, ("weight", "moments", "average", "step", "rng", "loss_scale"), False,
          "what is held goes to the checkpoint"),
     Verb("load", False, ("weight", "moments", "average", "step", "rng", "loss_scale"), False,

@@ -11,7 +11,7 @@ from placealg.models.backward import GRAD, needs_gradient, terms
 from placealg.models.graph import Graph, unit_of
 from placealg.placement import REDISTRIBUTIONS
 from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
-from placealg.step.event_fields import default_event, holders, values_of
+from placealg.step.event_fields import default_event, holders, regions, values_of
 from placealg.step.pipeline import LATER
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.receivers import WEIGHTS
@@ -56,7 +56,7 @@ def check_event(event: Event, reference: Reference) -> None:
                          name=named, valid=[g or u or "no group or unit" for g, u in pairs])
     if event.drawn:
         _check_layout(event, reference)
-    _check_tier(event)
+    _check_tier(event, reference)
     if verb.needs_axes and not event.axes:
         raise InputError(f"{event.path}: {event.verb} needs axes", valid=reference.mesh.names)
     _check_axes(event, reference)
@@ -215,10 +215,13 @@ def _check_places(event: Event) -> None:
         raise InputError(f"{event.path}: {event.verb} goes {goes}; not {said}")
 
 
-def _check_tier(event: Event) -> None:
-    """Only values of a group have a tier, and only copies name two."""
-    if not event.group and event.tier != "device":
-        raise InputError(f"{event.path}: tier = {event.tier}: only what a parameter group has lies on a tier")
+def _check_tier(event: Event, reference: Reference) -> None:
+    """Only values of a group and tensors have a tier, and only copies name two."""
+    carried = event.on_tensor and not event.on_gradient and (
+        event.verb in ACROSS or (event.verb == "free" and event.value not in regions(reference.graph)))
+    if not event.group and event.tier != "device" and not carried:
+        raise InputError(f"{event.path}: tier = {event.tier}: only what a parameter group has lies on a tier, or a "
+                         "tensor that is offloaded, fetched or freed")
     if "->" in event.tier and not event.effect.copies:
         raise InputError(f"{event.path}: tier = {event.tier}: {event.verb} copies nothing from tier to tier",
                          name=event.verb, valid=(*ACROSS, "assign"))

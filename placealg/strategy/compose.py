@@ -32,8 +32,10 @@ def compose(left: Strategy, right: Strategy) -> Strategy:
         one, two = left.states.get(state), right.states.get(state)
         if one or two:
             first, second = one or StatePlacement(), two or StatePlacement()
-            states[state] = StatePlacement(_merge_modes(first.modes, second.modes, f"{rule}: [states] {state}"),
-                                           first.offloaded or second.offloaded)
+            states[state] = StatePlacement(_merge_modes(_own(first), _own(second), f"{rule}: [states] {state}",
+                                                        first.away + second.away),
+                                           first.offloaded or second.offloaded,
+                                           tuple(dict.fromkeys(first.away + second.away)))
     return Strategy(
         name=f"{left.name}*{right.name}",
         mesh=Mesh(left.mesh.axes + right.mesh.axes),
@@ -45,12 +47,20 @@ def compose(left: Strategy, right: Strategy) -> Strategy:
     )
 
 
-def _merge_modes(left: FrozenMap[str, Mode], right: FrozenMap[str, Mode], label: str) -> FrozenMap[str, Mode]:
-    """The modes of both; axes are disjoint, a region may stand on both sides with one mode."""
+def _own(placement: StatePlacement) -> FrozenMap[str, Mode]:
+    """The modes of a placement, without those of regions of which it says the tier alone."""
+    return FrozenMap({key: mode for key, mode in placement.modes.items()
+                      if key not in placement.away or mode is not Mode.R})
+
+
+def _merge_modes(left: FrozenMap[str, Mode], right: FrozenMap[str, Mode], label: str,
+                 away: tuple[str, ...] = ()) -> FrozenMap[str, Mode]:
+    """The modes of both; axes are disjoint, a region may stand on both sides with one mode; those `away` have one."""
     for key, mode in left.items():
         if right.get(key, mode) is not mode:
             raise InputError(f"{label} on {key} is {mode} on one side and {right[key]} on the other")
-    return left.plus(right)
+    said = left.plus(right)
+    return said.plus({key: Mode.R for key in away if key not in said})
 
 
 def _merge_tables(left: FrozenMap[str, FrozenMap[str, Any]], right: FrozenMap[str, FrozenMap[str, Any]],

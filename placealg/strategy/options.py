@@ -14,6 +14,7 @@ from placealg.errors import InputError
 from placealg.loss_terms import TERMS
 from placealg.mesh import STAGE_ENDS
 from placealg.placement import MEMORY_TIERS, MODES, STATES
+from placealg.placement import REGION as REGION
 from placealg.strategy.precision import PRESET, precisions
 
 NONE = "none"
@@ -27,9 +28,6 @@ IN_A_V = ("zb_v", "dualpipe_v")
 
 DATA_DIMS = ("batch", "seq", "seq_kv")
 """The dims of tokens; no parameter has one of them."""
-
-REGION = "region:"
-"""What begins a key of activations that names a region of the model rather than an axis."""
 
 LIFETIMES = ("leaf", "use", "microbatch", "step")
 """How long a gathered copy lives, from the shortest: one leaf module's ops, a unit's, a microbatch, a step."""
@@ -68,10 +66,11 @@ RANK = "adapter_rank"
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "keep": (), "recompute": (),
-                 "recompute_layers": {},
+                 "recompute_layers": {}, "offload_layers": {},
                  "sharing": "shared", "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss",
                  "pipeline": "1f1b", "chunks": 1, "stages": (), "alone": ()},
     "parameters": {"tier": "device"},
+    "activations": {"tier": "host"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device",
                   "average": "none", "router_bias": False},
     "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": (), "scale": "none"},
@@ -124,7 +123,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
     "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
                  "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
                  "keep": Key("patterns"), "recompute": Key("patterns"),
-                 "recompute_layers": Key("layers_chosen"),
+                 "recompute_layers": Key("layers_chosen"), "offload_layers": Key("layers_chosen"),
                  "sharing": Key("choice", ("shared", "per_use")),
                  "gather": Key("gathers"), "reduction": Key("reductions"), "wire": Key("wires"),
                  "microbatch_mean": Key("choice", ("loss", "gradients")),
@@ -133,6 +132,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "chunks": Key("chunks"), "stages": Key("layers"),
                  "alone": Key("choices", STAGE_ENDS)},
     "parameters": {"tier": Key("choice", MEMORY_TIERS)},
+    "activations": {"tier": Key("choice", MEMORY_TIERS[1:])},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
                   "clip": Key("choice", ("global_norm", "none")),
                   "norm": Key("choice", ("all_axes", "split_axes")), "skip": Key("choice", ("overflow", "none")),
@@ -160,10 +160,12 @@ TABLES: Mapping[str, str] = {
     "adapters": "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
                 "other parameter is frozen",
     "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
-                "again, which of its ops are kept or do, in which layers, whether uses share a redistribution, what is "
-                "gathered in a ring, how gradients are reduced and in how many bytes along an axis, where the mean "
-                "over microbatches is taken, a pipeline's order and stages, which of its ends have no layer",
+                "again, which of its ops are kept or do, in which layers, in which layers activations rest on "
+                "another tier, whether uses share a redistribution, what is gathered in a ring, how gradients are "
+                "reduced and in how many bytes along an axis, where the mean over microbatches is taken, a "
+                "pipeline's order and stages, which of its ends have no layer",
     "parameters": "the tier on which parameters rest",
+    "activations": "the tier on which those of regions rest that are O, between forward and backward",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
                  "skipped, the tier of its state, as which state an average of the weights rests, and "
                  "whether routers have a bias that the load of their experts moves",
@@ -186,7 +188,8 @@ KINDS: Mapping[str, str] = {
     "size": 'a whole number of at least 1, or "symbolic"',
     "dims": 'a list of "DIM", "REGION.DIM", "REGION.none"',
     "modes": "{ AXIS = MODE, ... }; MODE is " + ", ".join(f'"{row.mode}"' for row in MODES) + ', or one with "+O"',
-    "activations": '{ AXIS = MODE, "region:NAME" = "M", ... }; MODE is "S*" or "R", and "S" along the batch',
+    "activations": '{ AXIS = MODE, "region:NAME" = "M", ... }; MODE is "S*" or "R", and "S" along the batch; a region '
+                   'may be "O" or "M+O"',
     "group_optimizer": "{ AXIS = MODE, ... }, an optimizer's name, or both as { name = NAME, AXIS = MODE, ... }",
     "types": "{ " + ", ".join(f"{t} = BYTES" for t in TYPES) + " }, any of them, and preset = NAME",
     "bytes": 'a positive number, such as 2 or "1/2"',

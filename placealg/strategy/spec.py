@@ -112,7 +112,8 @@ class Strategy(Shown):
         return "host" if said == "device" else said
 
     def _said_tier(self, name: str) -> str:
-        return str(self.option(name, "tier")) if "tier" in DEFAULTS.get(name, {}) else "device"
+        said = "tier" in DEFAULTS.get(name, {}) and name != "activations"
+        return str(self.option(name, "tier")) if said else "device"
 
     def mode_text(self, state: str, axis: str) -> str:
         """The mode of a state along an axis as users write it; what follows from the axis's dims names them.
@@ -179,9 +180,27 @@ class Strategy(Shown):
         return FrozenMap({key.removeprefix(REGION): mode for key, mode in modes.items() if key.startswith(REGION)})
 
     @property
+    def region_modes(self) -> FrozenMap[str, str]:
+        """Region -> its mode and tier as users write them.
+
+        >>> strategy_on("mine", {"dp": 8}, states={"activations": {"region:layer": "M+O"}}).region_modes
+        {layer: 'M+O'}
+        """
+        return FrozenMap({region: self.state("activations").text(f"{REGION}{region}") for region in self.regions})
+
+    @property
     def recomputed(self) -> tuple[str, ...]:
         """The regions whose activations are materialized (M): backward computes them again."""
         return tuple(region for region, mode in self.regions.items() if mode is Mode.M)
+
+    @property
+    def offloaded(self) -> tuple[str, ...]:
+        """The regions whose activations rest on another tier between forward and backward (O, or M+O).
+
+        >>> strategy_on("mine", {"dp": 8}, states={"activations": {"region:layer": "M+O"}}).offloaded
+        ('layer',)
+        """
+        return tuple(key.removeprefix(REGION) for key in self.state("activations").away)
 
     @property
     def sharded_activations(self) -> tuple[str, ...]:

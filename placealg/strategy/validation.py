@@ -129,7 +129,8 @@ def _placement_problems(strategy: Strategy, path: Path, state: str, placement: S
         here = (*path, axis)
         if axis.startswith(REGION):
             if state != "activations" or mode not in (Mode.M, Mode.R):
-                yield here, InputError(f"{label} on {axis} is {mode}: only activations have regions, with M or R")
+                yield here, InputError(f"{label} on {axis} is {mode}: only activations have regions, with M or R, or "
+                                       "O beside one of these")
             continue
         if axis not in strategy.mesh.names:
             yield here, unknown_axis(label, axis, strategy.mesh.names)
@@ -203,6 +204,15 @@ def _matrix_problems(strategy: Strategy, rule: GroupRule) -> Iterator[Problem]:
 
 
 def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
+    for table, key in (("schedule", "offload_layers"), ("activations", "tier")):
+        if key in strategy.tables.get(table, FrozenMap()) and not strategy.offloaded:
+            yield (table, key), InputError(f"[{table}] {key}: no region's activations rest on another tier; say "
+                                           "\"region:NAME\" = \"O\" in activations")
+    again, away = (strategy.option("schedule", key) for key in ("recompute_layers", "offload_layers"))
+    if again and away and again != away:
+        yield ("schedule", "offload_layers"), InputError(
+            "[schedule] offload_layers and recompute_layers choose different layers: layers are of two kinds, those "
+            "chosen and the rest; choose the same")
     for key in ("keep", "recompute", "recompute_layers"):
         if strategy.option("schedule", key) and not strategy.recomputed:
             yield ("schedule", key), InputError(

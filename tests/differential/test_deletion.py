@@ -46,7 +46,7 @@ OP_LEVEL: Mapping[str, Callable[[], Model]] = {
     "tp_sp*recompute_selective": gpt,
     **dict.fromkeys(("pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2",
                     "pp_interleaved_zb", "pp_zb_v", "pp_dualpipe_v"), mlp),
-    "ep": moe,
+    "ep": moe, "dp*offload_activations": mlp, "tp_sp*recompute_selective*offload_activations": gpt,
     "zero1*pp": mlp, "zero3*pp": mlp, "hsdp*pp_interleaved": mlp,
     "zero1*tp": mla, "zero1*ep": moe, "dp*cp_ring": lambda: gpt(Style(flash=True)),
     "zero3*tp_sp": lambda: gpt(Style(flash=True)), "cp_ring*pp": lambda: gpt(Style(flash=True)),

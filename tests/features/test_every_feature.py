@@ -66,6 +66,11 @@ FEATURES: Mapping[str, Callable[[Strategy], Tables]] = {
     "kept": _always({**CHECKPOINT, "schedule": {"keep": ["attn.q", "mixed", "*.up"], "replay": "by_dependency"}}),
     "recomputed": _always({**CHECKPOINT, "schedule": {"recompute": ["*norm*", "*silu", "*gelu"]}}),
     "some layers": _always({**CHECKPOINT, "schedule": {"recompute_layers": {"every": 2}}}),
+    "offloaded": _always({"states": {"activations": {"region:layer": "O"}}}),
+    "checkpoint on nvme": _always({"states": {"activations": {"region:layer": "M+O"}},
+                                   "activations": {"tier": "nvme"}}),
+    "some offloaded": _always({"states": {"activations": {"region:mlp": "O"}},
+                               "schedule": {"offload_layers": {"every": 2}}}),
     "muon": _always({"optimizer": {"name": "muon"}}),
     "muon on heads": _always({"optimizer": {"name": "muon"},
                               "groups": {"heads": {"match": "attn.[qkv].weight", "matrix": ["embed", "head_dim"]}}}),
@@ -93,7 +98,8 @@ def merged(strategy: Strategy, *tables: Tables) -> Strategy:
     for said in tables:
         activations = said.get("states", {}).get("activations")
         if activations:
-            before = {axis: str(mode) for axis, mode in strategy.state("activations").modes.items()}
+            placed = strategy.state("activations")
+            before = {axis: placed.text(axis) for axis in placed.modes}
             said = {**said, "states": {"activations": {**before, **activations}}}
         strategy = overlay(strategy, said)
     return strategy

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 from placealg.models.backward import differentiated, kept, transposed
 from placealg.models.graph import Graph
-from placealg.step.event import Event
+from placealg.step.event import ACROSS, Event
 from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version
@@ -77,7 +77,8 @@ class _Order:
         "" if nothing is.
         """
         why, version = "", Version(event.tensor, event.version)
-        makes = event.on_tensor and bool(event.effect.writes) and self.graph.loop(event.unit) is not None
+        makes = event.on_tensor and event.verb != "offload" and bool(event.effect.writes)
+        makes = makes and self.graph.loop(event.unit) is not None
         if makes and event.unit in self.read.get(version, ()) and self.outlives(event):
             why = f"makes {event.value} anew after it was read"
         elif makes and event.phase == "forward" and event.effect.of_op and event.tensor in self.moved:
@@ -92,8 +93,10 @@ class _Order:
 
         Data, and the layer's input slot, are shared by all instances; op results are per instance.
         """
-        kind = self.graph.tensors[event.tensor].kind
-        return kind == "data" or (event.phase == "forward" and self.graph.producer(event.tensor) is None)
+        tensor = self.graph.tensors.get(event.tensor)
+        if tensor is None:
+            return False
+        return tensor.kind == "data" or (event.phase == "forward" and self.graph.producer(event.tensor) is None)
 
     def reading(self, event: Event) -> None:
         """Record what an event reads, and in which unit."""
@@ -148,6 +151,8 @@ def _named(event: Event, graph: Graph) -> Iterator[Version]:
         if read.intersection((op.output, *(tensor.name for tensor, _ in kept(graph, op)))):
             yield Version(op.output)  # the result, or what the op kept beside it
         yield from (v for v in operands if v[0] in read)
+    elif event.verb in ACROSS:
+        yield event.acted_on
     elif not event.on_gradient and event.version and event.verb != "free":
         yield Version(event.tensor, event.version).source
 

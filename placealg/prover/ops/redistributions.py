@@ -11,7 +11,7 @@ from placealg.prover.calculus.positions import at, dim_of, drawn
 from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.tensors import Tensors
-from placealg.step.event import Event
+from placealg.step.event import ACROSS, Event
 from placealg.step.event import dim_of as dim_named
 from placealg.step.pipeline import LAST, Pipeline, part_of
 from placealg.step.program import LOOPED
@@ -37,7 +37,7 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return f"{event.verb} of {event.value} on the stage of {event.unit}"
     if event.where:
         return f"{event.verb} of a tensor on some ranks only"
-    if event.tier != "device" or (event.layout != "own" and not event.drawn):
+    if (event.tier != "device" and event.verb not in ("free", *ACROSS)) or (event.layout != "own" and not event.drawn):
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
     effect = event.effect
     early = event.op == "premultiplied" and effect.sums and effect.divides
@@ -133,6 +133,10 @@ def _free(tensors: Tensors, event: Event) -> None:
     tensors.free(event)
 
 
+def _carry(tensors: Tensors, event: Event) -> None:
+    tensors.carry(event)
+
+
 def _scale(tensors: Tensors, event: Event) -> None:
     tensors.put(event, paths.scaled(tensors.here(event), ONE / event.divisor))
 
@@ -140,5 +144,6 @@ def _scale(tensors: Tensors, event: Event) -> None:
 MOVES: Mapping[str, Callable[[Tensors, Event], None]] = {
     "free": _free, "all_gather": _all_gather, "all_reduce": _all_reduce, "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all, "slice": _slice, "pad": _pad, "scale": _scale, "shift": _shift,
+    "offload": _carry, "fetch": _carry,
 }
 """Verb -> its transfer rule on a tensor."""

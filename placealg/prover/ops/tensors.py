@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from placealg.models.backward import differentiated
+from typing import Any
+
+from placealg.models.backward import differentiated, keepers
 from placealg.models.graph import Graph
 from placealg.prover.calculus.positions import Pairs, at
 from placealg.prover.ops import paths
@@ -18,6 +20,15 @@ NEXT_INSTANCE = "the next instance"
 
 Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], Pairs]]
 """What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where operands are held."""
+
+
+def on(name: str, tier: str) -> str:
+    """The name under which a copy on a tier is known.
+
+    >>> on("layer.in", "device"), on("layer.in", "host")
+    ('layer.in', 'layer.in on host')
+    """
+    return name if tier == "device" else f"{name} on {tier}"
 
 
 class Tensors:
@@ -82,6 +93,27 @@ class Tensors:
             return False
         return True
 
+    def carry(self, event: Event) -> None:
+        """Copy a version from tier to tier; where a read of it finds nothing, the copy ends."""
+        source, target = event.tiers
+        name, label = event.acted_on
+        if source == "device":
+            held = self.read(name, label) if name in self.graph.tensors else self.beside.get(name, ())
+        else:
+            held = next((self.made[on(name, source), at] for at in origins(label)
+                         if (on(name, source), at) in self.made), ())
+        self.settle(event, target, held)
+
+    def settle(self, event: Event, tier: str, held: Sum) -> None:
+        """What the version of an event is on a tier; nothing ends it."""
+        name, label = event.acted_on
+        beside = tier == "device" and name not in self.graph.tensors
+        known: dict[Any, Sum] = self.beside if beside else self.made
+        key = name if beside else (on(name, tier), label)
+        known.pop(key, None)
+        if held:
+            known[key] = held
+
     def here(self, event: Event) -> Sum:
         """The value that a redistribution acts on."""
         if event.on_gradient:
@@ -139,8 +171,8 @@ class Tensors:
 
         The ops that the event reads are kept, with what they keep themselves.
         """
-        if event.value in self.graph.tensors:
-            self.made.pop((event.value, event.version), None)
+        if event.value in self.graph.tensors or event.value in keepers(self.graph):
+            self.settle(event, event.tier, ())
             return
         inside = {op.output for op in self.graph.of_unit(event.unit) if f"{op.region}.".startswith(f"{event.value}.")}
         kept = {version.tensor for version in event.operands}

@@ -19,7 +19,7 @@ from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.operations import VERB_OF
+from placealg.step.moved import VERB_OF
 from placealg.step.program import Event, Step
 from placealg.step.text import read_program, write_program
 from placealg.strategy.expression import parse_strategy

@@ -22,7 +22,7 @@ from placealg.strategy.spec import strategy_on
 
 DETAILED = ("tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved",
             "pp_zb_h1", "pp_zb_h2", "pp_interleaved_zb", "pp_zb_v", "pp_dualpipe_v", "ep",
-            "recompute_full", "recompute_selective")
+            "offload_activations", "recompute_full", "recompute_selective")
 
 
 @pytest.mark.parametrize("name", [*cat.catalogue(), "zero3*tp_sp*recompute_selective"])

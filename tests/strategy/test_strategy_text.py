@@ -26,7 +26,7 @@ NAMES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "ze
          "cp", "cp_ulysses", "cp_ring", "pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2",
          "pp_interleaved_zb", "pp_zb_v", "pp_dualpipe_v", "ep",
          "offload_optimizer",
-         "offload_parameters", "recompute_full", "recompute_selective")
+         "offload_parameters", "offload_activations", "recompute_full", "recompute_selective")
 
 
 def said(strategy: Strategy) -> Strategy:

@@ -59,6 +59,43 @@ def test_both_engines_say_the_same_of_any_event(text: str, change: dict[str, Any
     assert not found.complaint and (found.report.verdict == REFUTED) == ("norm" not in change["set"])
 
 
+@pytest.mark.parametrize(("text", "change", "verdict"), [
+    ("dp", {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "where": "not rank(dp)=1"}, REFUTED),
+    ("hsdp", {"set": "reduce.layer.weight.grad_sum.reduce[dp_replicate]", "where": "not rank(dp_shard)=1"}, REFUTED),
+    ("hsdp", {"insert": {"path": "reduce.layer.weight.grad_sum.reduce[dp_replicate]", "op": "mean", "to": "I",
+                         "where": "not rank(dp_shard)=0"}, "before": "update.layer.weight.norm"}, PROVED),
+    ("hsdp", {"insert": {"path": "reduce.layer.weight.grad_sum.reduce[dp_replicate]", "op": "sum", "to": "I",
+                         "where": "not rank(dp_shard)=0"}, "before": "update.layer.weight.norm"}, REFUTED),
+    ("dp", {"set": "update.norm.all_reduce[dp]", "where": "not rank(dp)=0"}, REFUTED)])
+def test_a_collective_of_all_groups_but_one(text: str, change: dict[str, Any], verdict: str) -> None:
+    """A `where` that splits a group of a collective is a deadlock; one that leaves out whole groups is followed."""
+    found = compare(edited(text, change))
+    assert (found.report.verdict, found.complaint) == (verdict, "")
+
+
+@pytest.mark.parametrize(("text", "change"), [
+    ("dp", {"set": "prepare.layer.weight.grad_sum.zero", "where": "not rank(dp)=1"}),
+    ("dp", {"set": "backward.layer.weight.grad_sum.accumulate", "where": "not rank(dp)=last"}),
+    ("dp", {"set": "update.layer.weight.norm", "where": "not rank(dp)=1"}),
+    ("dp", {"set": "update.layer.weight.clip", "where": "not rank(dp)=1"}),
+    ("zero2", {"set": "backward.layer.weight.grad.reduce[dp]", "where": "not owner(dp)"}),
+    ("zero1*offload_optimizer", {"set": "reduce.layer.weight.grad_sum.offload", "where": "not rank(dp)=1"}),
+    ("dp", {"set": "save.layer.weight.store", "where": "not rank(dp)=last"})])
+def test_an_event_of_gradients_on_all_ranks_but_one_has_a_rule(text: str, change: dict[str, Any]) -> None:
+    found = compare(edited(text, change))
+    assert not found.complaint and found.report.verdict == REFUTED
+    assert not [o for o in found.report.obligations if "no transfer rule" in o.reason]
+
+
+def test_a_scale_that_every_rank_takes_in_one_of_two_events_is_right() -> None:
+    scale = {"path": "reduce.layer.weight.grad_sum.scale", "divisor": "2"}
+    after = "reduce.layer.weight.grad_sum.reduce[dp]"
+    once = [{"insert": {**scale, "where": w}, "after": after} for w in ("rank(dp)=1", "not rank(dp)=1")]
+    back = {"insert": {**scale, "divisor": "1/2"}, "before": "update.layer.weight.norm"}
+    assert prove(edited("dp", *once, back)).verdict == PROVED
+    assert prove(edited("dp", once[1], back)).verdict == REFUTED
+
+
 def test_the_last_rank_may_be_that_whose_norm_counts() -> None:
     assert prove(edited("dp", {"set": "update.layer.weight.norm", "where": "rank(dp)=last"})).verdict == PROVED
 

@@ -366,6 +366,30 @@ def chosen(new: Value, old: Value, where: frozenset[tuple[str, Position]]) -> Va
     return replace(new.masked(where), mixed=frozenset.intersection(*beyond) if beyond else None)
 
 
+def excepted(new: Value, old: Value, pair: tuple[str, Position]) -> Value:
+    """`new` on all ranks but those at an (axis, position) pair, which keep `old`: each counts on its own ranks.
+
+    Where the two are not held by the same ranks, nothing is claimed of what is held.
+
+    >>> summed = Value((Term(ONE),))
+    >>> excepted(summed, summed, ("dp", rank(0))) == summed
+    True
+    >>> [t.coefficient for t in excepted(summed, replace(summed, zero=True, terms=()), ("dp", rank(0))).terms]
+    [-1, 1]
+    """
+    if new == old:
+        return new
+    beyond = [region for region in (new.mixed, old.mixed) if region is not None]
+    mixed = frozenset.intersection(*beyond) if beyond else None
+    if new.held != old.held or new.mask != old.mask:
+        return replace(new if new.held else old, garbage=True, mixed=frozenset())
+    here = frozenset({pair})
+    terms = (*new.terms, *(t.on(here).times(Monomial.number(-1)) for t in new.terms), *(t.on(here) for t in old.terms))
+    tags = new.tags if new.tags == old.tags else (Tag("unequal", None, mixed=True),)
+    return replace(new, terms=merged(terms), sides=new.sides | old.sides, tags=tags,
+                   garbage=new.garbage or old.garbage, mixed=mixed, zero=new.zero and old.zero)
+
+
 def per_element(value: Value, rename: Callable[[Position], Position], kept: tuple[str, ...] = ()) -> Value:
     """The value at another element: owner positions are renamed, except along the axes that are `kept`."""
     def term(t: Term) -> Term:

@@ -13,7 +13,7 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.placement import Kind
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen
+from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen, excepted, merged
 from placealg.prover.calculus.largest import larger, merged_over
 from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
@@ -42,7 +42,14 @@ def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
     """Apply the transfer rule of one event, in place; `check` must have passed."""
     if LOSS_SCALE in event.divisor.names():
         observe(machine, event, "scale", machine.version(LOSS_SCALE), iteration)
-    RULES[event.verb](machine, event, iteration)
+    if not (out := left_out(event)) or event.value not in ("grad", "grad_sum"):
+        RULES[event.verb](machine, event, iteration)
+        return
+    key = (event.value, event.tiers[1])
+    before = machine.value(*key)
+    RULES[event.verb](machine, replace(event, where=tuple(c for c in event.where if not c.but)), iteration)
+    for pair in sorted(out):
+        machine.values[key] = excepted(machine.value(*key), before, pair)
 
 
 def check(event: Event) -> None:
@@ -65,7 +72,7 @@ def uncovered(event: Event) -> str:
     if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
             "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {'activation' if event.said else event.value} on tier {event.tier}"
-    if any(c.but for c in event.where) and not (event.value in (*STATES, *GLOBALS) and event.verb in _EXCEPTED):
+    if any(c.but for c in event.where) and event.verb == "compute" and event.value not in ("count", "skip", "grad"):
         return f"{event.verb} of {event.value} on all ranks but some"
     if event.divisor != ONE and not event.effect.divides:
         return f"{event.verb} of {event.value} with a divisor"
@@ -84,16 +91,16 @@ def uncovered(event: Event) -> str:
     return ""
 
 
-_EXCEPTED = ("broadcast", "slice", "free", "gather", "all_gather", "assign", "offload", "fetch", "publish", "load")
-"""The verbs on a state that may leave some ranks out."""
+def _selected(event: Event, met: Pairs, new: Version, old: Version) -> Version:
+    """`new` on the ranks at all of `met` that the event does not leave out, `old` on the others."""
+    made = versions.where(met, new, old)
+    for pair in sorted(left_out(event)):
+        made = versions.where([pair], old, made)
+    return made
 
 
 def _set(machine: Machine, key: Key, new: Version, event: Event) -> None:
-    old = machine.version(*key)
-    made = versions.where(pairs(event) | _own(machine, event), new, old)
-    for pair in sorted(left_out(event)):
-        made = versions.where([pair], old, made)
-    machine.versions[key] = made
+    machine.versions[key] = _selected(event, pairs(event) | _own(machine, event), new, machine.version(*key))
 
 
 def _own(machine: Machine, event: Event) -> Pairs:
@@ -286,7 +293,10 @@ def _counted(machine: Machine, event: Event, beside: Mapping[str, Position] = Fr
     placed = counted.mask | where
     beside = FrozenMap({a: p for a, p in beside.items() if a not in dict(placed)})
     defined = not (counted.mixed is not None and not where >= counted.mask)
-    return Slot((Term(ONE, beside).on(placed),), counted, placed, defined)
+    terms: tuple[Term, ...] = (Term(ONE, beside).on(placed),)
+    for pair in sorted(left_out(event)):
+        terms = merged((*terms, *(t.on(frozenset({pair})).times(Monomial.number(-1)) for t in terms)))
+    return Slot(terms, counted, placed, defined)
 
 
 def _clip(machine: Machine, event: Event, _: Iteration) -> None:
@@ -321,7 +331,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     inputs = versions.both(master, moments, lambda one, two: _updated(flag, one, two))
     for value, old in (("master", master), ("moments", moments)):
         kept = versions.both(inputs, old, lambda new, was: was if new == UNHELD else new)
-        machine.versions[value, tier] = versions.where(where, kept, old)
+        machine.versions[value, tier] = _selected(event, where, kept, old)
 
 
 def _carry(machine: Machine, event: Event) -> None:
@@ -366,10 +376,10 @@ def _else(version: Version, missing: Version) -> Version:
 
 def _store(machine: Machine, event: Event, _: Iteration) -> None:
     version, want = machine.version(event.value, event.tiers[0]), machine.after(event.value)
-    read = versions.where(pairs(event), versions.each(version, lambda leaf: want if leaf == UNHELD else leaf), want)
+    read = _selected(event, pairs(event), versions.each(version, lambda leaf: want if leaf == UNHELD else leaf), want)
     machine.reads.append(Read(event.path, "store", "", read, want))
     old = machine.stored.get(event.value, UNHELD)
-    machine.stored[event.value] = versions.where(pairs(event), _else(version, old), old)
+    machine.stored[event.value] = _selected(event, pairs(event), _else(version, old), old)
 
 
 def _load(machine: Machine, event: Event, _: Iteration) -> None:

@@ -14,7 +14,7 @@ from placealg.cost.memory import memory
 from placealg.cost.regions import kept_for_backward
 from placealg.cost.sums import sums
 from placealg.errors import InputError
-from placealg.importers.read import read_words
+from placealg.importers.read import read_words, reading_of
 from placealg.importers.reading import Options
 from placealg.models.build import graph
 from placealg.models.config import resolve_model
@@ -208,3 +208,13 @@ def test_megatron_names_the_layers() -> None:
              "--micro-batch-size 2 --global-batch-size 64 --seq-length 2048 --bf16 --cpu-offloading-num-layers 4")
     strategy = read_words(words.split(), Options()).strategy
     assert strategy.offloaded == ("layer",) and dict(strategy.option("schedule", "offload_layers")) == {"first": 4}
+
+
+@pytest.mark.parametrize(("said", "modes", "tier"), [
+    ("gradient_checkpointing: offload", {"layer": "M+O"}, "host"),
+    ("activation_offloading: true", {"layer": "O"}, "host"),
+    ("activation_offloading: legacy\ngradient_checkpointing: true", {"layer": "M+O"}, "host"),
+    ("activation_offloading: disk", {"layer": "O"}, "nvme")])
+def test_axolotl_says_what_goes_and_where(said: str, modes: dict[str, str], tier: str) -> None:
+    strategy = reading_of(f"base_model: x\ndatasets: []\n{said}\n", "t.yaml", Options()).strategy
+    assert (dict(strategy.region_modes), strategy.option("activations", "tier")) == (modes, tier)

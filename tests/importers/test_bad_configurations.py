@@ -58,8 +58,6 @@ GOOD = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'
      "t.yaml:4: 'model.moe_expert_ring_size' is no known key"),
     ("t.yaml", "finetuning_type: full\nmixture_of_depths: convert\n",
      "t.yaml:2: mixture_of_depths: tokens skip layers"),
-    ("t.yaml", "base_model: x\ndatasets: []\nactivation_offloading: legacy\n",
-     "t.yaml:3: activations rest on the host"),
     ("t.yaml", "base_model: x\ndatasets: []\ntensor_parallel_size: 2\ndeepspeed: zero3_bf16.json\n",
      "t.yaml:3: tensor_parallel_size 2 under DeepSpeed"),
     ("t.toml", "[parallelism]\n[fault_tolerance]\nenable = true\nsemi_sync_method = 'diloco'\n",

@@ -58,7 +58,7 @@ A configuration never decides alone. Each item has its file, line and key:
 - **ignored**: what has no bearing on the placement; `--long` lists these keys, too.
 
 A file is refused, in one line with exit code 2, only where a proof would be about another program: a degree that is
-open, adapters that scale the base, tokens that are dropped, some results of ops on the host, another schedule, another file
+open, adapters that scale the base, tokens that are dropped, results of ops on the host, another schedule, another file
 that decides, a key that no list knows and whose name speaks of placement (`--ignore KEY` reads on).
 
 | option | supplies |

@@ -123,8 +123,7 @@ __all__ = [
 ]
 
 
-def memory(what: Given, model: Model | str | None = None,
-           stage: int | str | None = None) -> Memory:
+def memory(what: Given, model: Model | str | None = None, stage: int | str | None = None) -> Memory:
     """What each device holds: a Formula per state at rest, transient, host, total and peak, in bytes.
 
     Of a pipeline, a device of `stage`: a number from 0, "first" or "last"; without one, of the most loaded stage where

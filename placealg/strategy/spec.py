@@ -184,7 +184,7 @@ class Strategy(Shown):
         """Region -> its mode and tier as users write them.
 
         >>> strategy_on("mine", {"dp": 8}, states={"activations": {"region:layer": "M+O"}}).region_modes
-        {layer: 'M+O'}
+        {layer: M+O}
         """
         return FrozenMap({region: self.state("activations").text(f"{REGION}{region}") for region in self.regions})
 

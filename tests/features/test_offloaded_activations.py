@@ -79,8 +79,8 @@ def test_a_view_goes_once_with_what_it_shows() -> None:
     z = g.mul("layer.both", g.unary("layer.one", y, "silu"), g.rename("layer.back", g.unary(
         "layer.two", view, "silu"), {"heads2": "heads"}))
     g.linear("layer.out", z, "batch embed", "heads head_dim embed")
-    g.sum("loss.sum", g.linear("head.out", "layer.out", "batch", "embed"), to="batch")
-    model = Model("viewed", g.build())
+    g.sum("loss.sum", g.linear("head.out", "layer.out", "batch", "embed"))
+    model = Model.of_graph("viewed", g.build())
     step = step_of("dp", model)
     names = [name for name, _ in carried(step, "offload")]
     assert "layer.up" in names and "layer.view" not in names

@@ -77,6 +77,8 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     *(Symbol(f"L_{end}", f"the one unit that hands on what {what}, where a stage has that alone",
              latex=rf"L_{{\mathrm{{{end}}}}}") for end, what in (
                  ("entry", "stands before the layers"), ("exit", "the layers made, to what stands behind them"))),
+    Symbol("L_predicted", "one layer that predicts a later token, where a stage has those alone",
+           latex=r"L_{\mathrm{predicted}}"),
     Symbol("f_shared", "feed-forward size of the shared experts", latex=r"f_{\mathrm{shared}}"),
     Symbol("h_low", "size of the embedding before it is projected", latex=r"h_{\mathrm{low}}"),
     Symbol("q_rank", "rank of the latent from which queries come", latex=r"r_{q}"),
@@ -137,8 +139,17 @@ STAGE_ENDS = ("first", "last")
 """The ends of a pipeline: its first stage, which has what stands before the layers, and its last. No repeated unit
 is called so."""
 
+PREDICTION = "prediction"
+"""The stage before the last one, where it has the layers that predict tokens after the next, and no other."""
+
+ALONE = (STAGE_ENDS[0], PREDICTION, STAGE_ENDS[1])
+"""The parts of a model that may have a stage without any of its layers, in order."""
+
+SAID = {PREDICTION: "last but one"}
+"""Part -> how its stage is called, where that is not the part's own name."""
+
 ENDS = "_ends"
-"""Ends the name of what consists of the first and the last rank of an axis."""
+"""Ends the name of what consists of the first and the last rank of an axis, and stands in that of other such ranks."""
 
 
 def axis_symbol(name: str) -> Symbol:
@@ -215,7 +226,7 @@ class Mesh:
         for axis in self.axes:
             if axis.name in seen:
                 raise InputError(f"axis '{axis.name}' is used twice")
-            if axis.name.removesuffix(ENDS) in {a.name for a in self.axes} - {axis.name}:
+            if ENDS in axis.name and axis.name.partition(ENDS)[0] in {a.name for a in self.axes} - {axis.name}:
                 raise InputError(f"axis name '{axis.name}' is taken: it means the first and the last of "
                                  f"{axis.name.removesuffix(ENDS)}")
             seen.add(axis.name)

@@ -219,7 +219,7 @@ def _reached(graph: Graph, op: str) -> set[str]:
     found, pending = set[str](), [op]
     while pending:
         name = pending.pop()
-        pending += [loop.slot for loop in graph.loops if loop.first == name]
+        pending += [loop.slot for loop in graph.handed if loop.first == name]
         for reader in graph.consumers(name):
             if reader.output not in found:
                 found.add(reader.output)

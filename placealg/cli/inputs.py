@@ -15,7 +15,7 @@ from placealg.arith import parse
 from placealg.cli.meant import with_axis
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import STAGED, SYMBOLS, Mesh, meant_size
+from placealg.mesh import PREDICTION, STAGED, SYMBOLS, Mesh, meant_size
 from placealg.models.config import resolve_model
 from placealg.models.losses import with_loss
 from placealg.models.model import Model
@@ -91,9 +91,11 @@ def foreign(chosen: Namespace) -> Foreign | None:
     return foreign_options(chosen)
 
 
-def _style(said: CommandOptions) -> StyleOptions:
+def _style(said: CommandOptions, strategy: Strategy | None = None) -> StyleOptions:
+    """The options of the transformer; one whose later tokens have a stage of their own has layers that predict them."""
+    apart = strategy is not None and PREDICTION in strategy.stages_alone
     return StyleOptions(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
-                 fused=said.get("fused", True), mtp=said.get("mtp", False),
+                 fused=said.get("fused", True), mtp=said.get("mtp", False) or apart,
                  upcast=said.get("upcast", False))
 
 
@@ -188,7 +190,7 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
         return _read_file(word, model, sizes, axes, default, said)
     sizes = tuple(sizes)
     strategy = _precise(parse_strategy(word), said, sizes)
-    chosen = _run_as(_model(model, default or default_model(strategy), said), said)
+    chosen = _run_as(_model(model, default or default_model(strategy), said, strategy), said)
     step = derive(strategy, chosen)
     return CommandCase(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
 
@@ -217,9 +219,9 @@ def model_of(word: str, **said: Unpack[CommandOptions]) -> Model:
     return _run_as(_model(word, "", said), said)
 
 
-def _model(model: Model | str | None, default: str, said: CommandOptions) -> Model:
+def _model(model: Model | str | None, default: str, said: CommandOptions, strategy: Strategy | None = None) -> Model:
     """The model that is given, or the one of a name."""
-    return model if isinstance(model, Model) else resolve_model(model or default, **_style(said))
+    return model if isinstance(model, Model) else resolve_model(model or default, **_style(said, strategy))
 
 
 def _precise(strategy: Strategy, said: CommandOptions, sizes: Iterable[str] = ()) -> Strategy:
@@ -259,9 +261,9 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
     sizes = tuple(sizes)
     strategy = _precise(reading.strategy, said, sizes)
     try:
-        named = None if model else model_of(reading, **_style(said))
+        named = None if model else model_of(reading, **_style(said, strategy))
         stand_in = model or reading.stand_in or default or default_model(strategy)
-        chosen = _run_as(model_with(reading, named or _model(stand_in, "", said)), said)
+        chosen = _run_as(model_with(reading, named or _model(stand_in, "", said, strategy)), said)
         step = derive(strategy, chosen)
     except InputError as error:
         raise (error.moved(word) if error.key else error.at(word)) from None
@@ -281,7 +283,7 @@ def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes:
     sizes = tuple(sizes)
     strategy = _precise(file.strategy, said, sizes)
     try:
-        chosen = _run_as(_model(model, named or default or default_model(strategy), said), said)
+        chosen = _run_as(_model(model, named or default or default_model(strategy), said, strategy), said)
         chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen
         step = base = derive(strategy, chosen)
     except InputError as error:

@@ -92,13 +92,14 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
     walk = walked(step)
     step, amounts = walk.step, walk.amounts
     every, staged = list(rows(walk, convention, unit)), stage_of(step) is not None
+    repeated = {u.name for u in step.reference.units if u.repeated}
 
     def add(chosen: Iterable[Carried]) -> Formula:
         form: dict[Part, Any] = {}
         tensors: dict[tuple[bool, bool], list[Any]] = {}
         for row in chosen:
             if row.event.on_tensor:
-                kind = row.event.verb == SENT_ON, staged and step.reference.unit(row.event.unit).repeated
+                kind = row.event.verb == SENT_ON, staged and row.event.unit in repeated
                 tensors.setdefault(kind, []).append(row.weight(amounts) * _instances(step, row.event))
             for part in amounts.parts:
                 if part[0] == row.event.group:

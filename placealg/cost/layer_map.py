@@ -9,8 +9,8 @@ from itertools import accumulate
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import SYMBOLS
-from placealg.models.alone import COUNTS, HANDS_ON
+from placealg.mesh import PREDICTION, SYMBOLS
+from placealg.models.alone import HANDS_ON
 from placealg.step.event import Reference
 from placealg.step.pipeline import ANY, FIRST, LAST, Pipeline, counted
 
@@ -20,13 +20,14 @@ def run_by(reference: Reference, pipeline: Pipeline, number: int | str | None, r
            ) -> tuple[FrozenMap[str, Monomial], tuple[tuple[str, ...], ...], bool]:
     """Unit -> its instances on the stage; the units of all chunks, if numbers are known; whether it is of any map."""
     every = {loop.unit: loop.count for loop in reference.graph.loops}
-    counts = {unit: count for unit, count in every.items() if unit not in COUNTS}
+    once = tuple(unit for unit in every if reference.graph.single(unit))
+    counts = {unit: count for unit, count in every.items() if unit not in once}
     numbers = all(set(count.names()) <= set(known) for count in counts.values())
     listed = bool(pipeline.stages) and len(counts) == 1
     said = number == ANY or any(counted(unit) in known for unit in counts)
     if ranks and (numbers or listed) and pipeline.chunks and isinstance(number, int) and not said:
         units = [unit for unit, count in every.items() for _ in range(
-            1 if unit in COUNTS else int(count.evaluate(known)) if numbers else sum(pipeline.stages))]
+            1 if unit in once else int(count.evaluate(known)) if numbers else sum(pipeline.stages))]
         sizes = pipeline.layers(len(units), ranks)
         chunks = tuple(tuple(units[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
         if len(every) > 1 or len(set(sizes)) > 1:
@@ -34,16 +35,16 @@ def run_by(reference: Reference, pipeline: Pipeline, number: int | str | None, r
             return FrozenMap({u: Monomial.number(own.count(u)) for u in dict.fromkeys(own)}), chunks, False
         return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), chunks, False
     if said or len(every) > 1 or pipeline.stages:
-        return _of_any_map(counts, pipeline, number, ranks, known), (), True
+        return _of_any_map(counts, once, pipeline, number, ranks, known), (), True
     return FrozenMap({u: c / Monomial.of(pipeline.axis) for u, c in counts.items()}), (), False
 
 
-def _of_any_map(counts: Mapping[str, Monomial], pipeline: Pipeline, number: int | str | None, ranks: int | None,
-                known: Mapping[str, int | Fraction]) -> FrozenMap[str, Monomial]:
+def _of_any_map(counts: Mapping[str, Monomial], once: tuple[str, ...], pipeline: Pipeline, number: int | str | None,
+                ranks: int | None, known: Mapping[str, int | Fraction]) -> FrozenMap[str, Monomial]:
     """Unit -> the symbol of its instances; a unit of which `known` says that there are none is left out.
 
-    A stage that is an end which stands alone runs the one instance of the unit that hands on there, and, unless it has
-    other chunks, no layer.
+    A stage with a part that stands alone runs the units of one instance that stand there, which are in `once`, and,
+    unless it has other chunks, no layer.
     """
     for unit, count in counts.items():
         if counted(unit) not in SYMBOLS:
@@ -55,8 +56,12 @@ def _of_any_map(counts: Mapping[str, Monomial], pipeline: Pipeline, number: int 
             raise InputError(f"{counted(unit)} = {known[counted(unit)]} is more than the {most} instances of {unit}")
     end = number is None or (ranks is not None and number == ranks - 1)
     mine = {FIRST: number == 0, LAST: number == 0 if pipeline.folded else end}
-    here = [HANDS_ON[e] for e in pipeline.alone if mine[e]]
+    mine[PREDICTION] = number == (pipeline.predicting_rank(ranks) if ranks is not None else PREDICTION)
+    units = {FIRST: (HANDS_ON[FIRST],), LAST: (HANDS_ON[LAST],),
+             PREDICTION: tuple(u for u in once if u not in HANDS_ON.values())}
+    here = [unit for end in pipeline.alone if mine[end] for unit in units[end]]
     layers = {} if here and pipeline.chunks == 1 else {
         u: Monomial.of(counted(u)) for u in counts if known.get(counted(u)) != 0}
     found = {**layers, **dict.fromkeys(here, ONE)}
-    return FrozenMap({u: found[u] for u in (HANDS_ON[FIRST], *counts, HANDS_ON[LAST]) if u in found})
+    order = (HANDS_ON[FIRST], *counts, *units[PREDICTION], HANDS_ON[LAST])
+    return FrozenMap({u: found[u] for u in order if u in found})

@@ -19,7 +19,6 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.formula import Formula, symbol
 from placealg.cost.notation import text_of
 from placealg.frozen import FrozenMap
-from placealg.models.alone import COUNTS
 from placealg.step.checkpoint import ELEMENTS, Checkpoint, Item, lines_of
 from placealg.step.pipeline import FIRST, LAST, part_of
 from placealg.step.reshard import Reshard
@@ -281,7 +280,8 @@ def _own_instances(side: _Side, item: Item, at: Mapping[str, Any]) -> Any:
         return [(sympy.S.Zero, count * sympy.Max(*here))]
     if pipeline.chunks is None or pipeline.stages:
         return "the layers of its stages are said in numbers, or their chunks in a symbol: it is counted at sizes"
-    counts = {loop.unit: monomial(loop.count) for loop in reference.graph.loops if loop.unit not in COUNTS}
+    counts = {loop.unit: monomial(loop.count) for loop in reference.graph.loops
+              if not reference.graph.single(loop.unit)}
     units, alone = list(counts), [int(end in pipeline.alone) for end in (FIRST, LAST)]
     before = sum((counts[u] for u in units[:units.index(item.units[0])]), sympy.S.Zero)
     every, parts = sum(counts.values(), sympy.S.Zero), ranks * pipeline.chunks - sum(alone)

@@ -14,7 +14,7 @@ from placealg.arith import Monomial
 from placealg.cost.formula import Formula
 from placealg.cost.stage import Stage, StageStep
 from placealg.cost.walk import Walk, walked
-from placealg.models.alone import COUNTS
+from placealg.mesh import PREDICTION, SAID
 from placealg.step.pipeline import ANY, FAST, FAST_WHERE, flying
 from placealg.step.program import Step
 
@@ -77,18 +77,18 @@ def assumed(step: StageStep) -> tuple[str, ...]:
     layers: dict[str, Monomial] = {}
     if any(axis in count.names() for count in stage.instances.values()):
         found.append(f"layers divide: every stage runs {' and '.join(map(str, stage.instances.values()))} of them")
-    elif layers := {unit: n for unit, n in stage.instances.items() if unit not in COUNTS}:
+    elif layers := {unit: n for unit, n in stage.instances.items() if unit not in stage.once}:
         found.append("it runs " + " and ".join(f"{n} instances of {unit}" for unit, n in layers.items()))
     else:
         found.append("it runs no instance of a repeated unit")
     if pipeline.alone:
-        ends = " and ".join(f"the {end} stage" for end in pipeline.alone)
-        found.append(f"{ends} run{'s' * (len(pipeline.alone) == 1)} no layer" if pipeline.chunks == 1 else
-                     f"{' and '.join(f'the {end} chunk' for end in pipeline.alone)} has no layer")
+        part = "stage" if pipeline.chunks == 1 else "chunk"
+        ends = " and ".join(f"the {SAID.get(end, end)} {part}" for end in pipeline.alone)
+        found.append(f"{ends} {'has' if len(pipeline.alone) == 1 else 'have'} no layer")
     if stage.any_map and layers:
         found.append("these are what a contiguous map of layers to stages gives it, at least 1 of each that it runs")
     if stage.number == ANY:
-        found.append(f"i is its number, from 1 to {axis} - 2")
+        found.append(f"i is its number, from 1 to {axis} - {3 if PREDICTION in pipeline.alone else 2}")
     if stage.any_map and pipeline.chunks != 1:
         found.append("its chunks may be of any size: " + " and ".join(flying(unit) for unit in stage.instances)
                      + " follows from the order")

@@ -20,6 +20,7 @@ from placealg.cost.peak_parts import moment
 from placealg.cost.stage import candidates, locate, on_stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.mesh import PREDICTION
 from placealg.models.model import Model
 from placealg.step.compatibility import quotients
 from placealg.step.program import Step
@@ -60,7 +61,7 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
 
     If the number of stages is known at `sizes` or bound, these are the ends and each stage that runs more of something
     than all before it; a later one that runs no more has no more microbatches in flight. Otherwise they are the first
-    one, the first with layers, and the last.
+    one, the first with layers, that of layers which predict alone, and the last.
 
     >>> from placealg.models.transformer import gpt
     >>> from placealg.step.derive import derive
@@ -73,8 +74,9 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
         return (AlikeDevices("every device", step, memory(step)),)
     numbers = candidates(step.reference, sizes)
     ranks = locate(step.reference, "first", sizes).ranks
+    between = [PREDICTION] if PREDICTION in pipeline.alone else []
     found = []
-    for number in numbers if ranks is not None else dict.fromkeys((0, *numbers, "last")):
+    for number in numbers if ranks is not None else dict.fromkeys((0, *numbers, *between, "last")):
         here = on_stage(step, number, sizes)
         even = all(pipeline.axis in count.names() for count in here.stage.instances.values())
         found.append(AlikeDevices(str(here.stage), here, memory(here), even and (here.stage.first or here.stage.last)))

@@ -21,7 +21,8 @@ from placealg.cost.formula import expression, symbol
 from placealg.cost.layer_map import run_by
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.alone import COUNTS, HANDS_ON
+from placealg.mesh import PREDICTION
+from placealg.models.alone import HANDS_ON
 from placealg.polynomial import Polynomial
 from placealg.step.event import Event, Group, Reference
 from placealg.step.pipeline import (
@@ -54,7 +55,9 @@ _PERIODS = 4
 class Stage:
     """A stage: its number (None: the last of unknown many), and its instances of each repeated unit, chunk by chunk.
 
-    The number is "i" for one between the first and the last, whichever. `ranks` is the number of stages if it is known.
+    The number is "i" for one between the first and the last, whichever, and "prediction" for that of the layers which
+    predict alone. `once` are the units of one instance that stand where a part has a stage alone. `ranks` is the number
+    of stages if it is known.
     `instances` is a repeated unit's number of instances on the stage: a number, the unit's count over the axis if sizes
     are symbols or divide, or with `any_map` a symbol such as n_layer, for any contiguous map of layers to stages.
     `chunks` lists, if numbers are known, the units of all layers of every chunk of the model; `microbatches` is m if it
@@ -68,6 +71,7 @@ class Stage:
     chunks: tuple[tuple[str, ...], ...] = ()
     microbatches: int | None = None
     any_map: bool = False
+    once: tuple[str, ...] = ()
 
     @property
     def first(self) -> bool:
@@ -85,6 +89,16 @@ class Stage:
         return self.number is None or (self.ranks is not None and self.number == self.ranks - 1)
 
     @property
+    def next_to_last(self) -> bool:
+        """Whether it is the last but one of unknown many, as the stage of the layers that predict is unless folded."""
+        return self.number == PREDICTION and not self.pipeline.folded
+
+    @property
+    def whole(self) -> int:
+        """Its number, if that is known; that of the layers which predict is 1 in a folded pipeline."""
+        return 1 if self.number == PREDICTION else int(self.number or 0)
+
+    @property
     def name(self) -> str:
         """The stage as users write it: its number, or `last`."""
         return "last" if self.number is None else str(self.number)
@@ -93,6 +107,8 @@ class Stage:
         many = f" of {self.pipeline.axis} = {self.ranks}" if self.ranks else f" along {self.pipeline.axis}"
         if self.number == ANY:
             return f"a stage i between the first and the last{many}"
+        if self.number == PREDICTION:
+            return f"the stage of the layers that predict{many}"
         return ("the last stage" if self.number is None else f"stage {self.number}") + many
 
     def has(self, part: str) -> bool:
@@ -102,9 +118,10 @@ class Stage:
     def write(self, text: str) -> Any:
         """Arithmetic over p, i, m and v as an expression: p is the axis's size, i the stage."""
         p = symbol(self.pipeline.axis)
-        i = p - 1 if self.at_end else symbol(ANY) if self.number == ANY else sympy.Integer(self.number or 0)
+        i = p - 1 if self.at_end else symbol(ANY) if self.number == ANY else p - 2 if self.next_to_last else (
+            sympy.Integer(self.whole))
         v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
-        own = {name: symbol(name) for unit in self.instances if unit not in COUNTS
+        own = {name: symbol(name) for unit in self.instances if unit not in self.once
                for name in (counted(unit), flying(unit))}
         names = {**own, **{n: symbol(n) for n in TIMES}, "p": p, "i": i, "m": symbol("m"), "v": v}
         return sympy.expand(expression(text, names, names.__getitem__))
@@ -113,8 +130,8 @@ class Stage:
         """Arithmetic over p, i, m and v as a sum of monomials."""
         p = Polynomial.name(self.pipeline.axis) if self.ranks is None else Polynomial.number(self.ranks)
         one = Polynomial.number(1)
-        i = p - one if self.at_end else Polynomial.name(ANY) if self.number == ANY else Polynomial.number(
-            int(self.number or 0))
+        i = p - one if self.at_end else Polynomial.name(ANY) if self.number == ANY else (
+            p - one - one if self.next_to_last else Polynomial.number(self.whole))
         v = Polynomial.name("v") if self.pipeline.chunks is None else Polynomial.number(self.pipeline.chunks)
         return Polynomial.read(text, {"p": p, "i": i, "v": v})
 
@@ -161,8 +178,9 @@ class Stage:
 
     def flights(self, part: str) -> str:
         """The most microbatches of which a part's kept tensors are held at once; FIRST, LAST or a repeated unit."""
-        if part in (FIRST, LAST, *COUNTS):
-            return in_flight(self.pipeline, next((end for end, unit in HANDS_ON.items() if unit == part), part))
+        if part in (FIRST, LAST, *self.once):
+            ends = {HANDS_ON[FIRST]: FIRST, HANDS_ON[LAST]: LAST, FIRST: FIRST, LAST: LAST}
+            return in_flight(self.pipeline, ends.get(part, PREDICTION))
         if self.any_map and self.pipeline.chunks != 1:
             return f"{flying(part)}/({self.instances[part]})"
         if not isinstance(self.number, int) or self.ranks is None or self.even:
@@ -188,7 +206,7 @@ class Stage:
         if not self.own or not isinstance(self.number, int):
             raise InputError(f"{self} is not known in numbers: say the number of stages, chunks and layers")
         found = {}
-        for unit in (u for u in self.units if u not in COUNTS):
+        for unit in (u for u in self.units if u not in self.once):
             found[counted(unit)] = sum(chunk.count(unit) for chunk in self.own)
             found[flying(unit)] = self.most_in_flight(unit)
             found[starting(unit)] = 1 + sum(chunk.count(unit) for chunk in self.chunks[:self.number])
@@ -221,14 +239,20 @@ class Stage:
             mine = [self.chunks[chunk] for chunk, there in ends if self.pipeline.rank(
                 chunk, self.ranks) == self.number != self.pipeline.rank(there, self.ranks)]
             return str(sum(chunk[-1 if phase == "forward" else 0] == unit for chunk in mine))
-        outer = HANDS_ON[LAST if phase == "forward" else FIRST]
-        here = tuple(u for u in self.instances if u != outer)
-        if not here or unit != here[-1 if phase == "forward" else 0]:
+        outer, at = HANDS_ON[LAST if phase == "forward" else FIRST], -1 if phase == "forward" else 0
+        layers = tuple(u for u in self.instances if u not in self.once)
+        predict = tuple(u for u in self.instances if u in self.once and u not in HANDS_ON.values())
+        single = [u for u in self.instances if u in HANDS_ON.values() and u != outer]
+        single += [predict[at]] if predict else []
+        if unit in single:
+            return "1"
+        if not layers or unit != layers[at]:
             return "0"
         ends_here = self.at_end if phase == "forward" else self.first
         if self.pipeline.folded:  # where it turns, a message stays; where the model begins and ends, there is none
             ends_here = self.at_end or self.first
-        return "v - 1" if ends_here else "v"
+        less = ends_here + len(single)
+        return f"v - {less}" if less else "v"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +322,10 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
         pipeline.check_ends(ranks)
     if ranks and microbatches:
         pipeline.check_groups(ranks, microbatches)
-    number = _number(stage, pipeline.axis, ranks)
+    number = _number(stage, pipeline, ranks)
     instances, chunks, any_map = run_by(reference, pipeline, number, ranks, known)
-    return Stage(pipeline, number, ranks, instances, chunks, microbatches, any_map)
+    once = tuple(loop.unit for loop in reference.graph.loops if reference.graph.single(loop.unit))
+    return Stage(pipeline, number, ranks, instances, chunks, microbatches, any_map, once)
 
 
 def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str, ...]:
@@ -325,17 +350,22 @@ def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str
     return tuple(found)
 
 
-def _number(stage: int | str, axis: str, ranks: int | None) -> int | str | None:
+def _number(stage: int | str, pipeline: Pipeline, ranks: int | None) -> int | str | None:
     """The number of the stage that a user names; None for the last of unknown many."""
+    axis = pipeline.axis
     text = {"first": "0"}.get(str(stage).strip(), str(stage).strip())
     if text == "last":
         return None if ranks is None else ranks - 1
+    if text == PREDICTION and PREDICTION in pipeline.alone:
+        return PREDICTION if ranks is None else pipeline.predicting_rank(ranks)
     if text == ANY:
         if ranks is not None and ranks < 3:
             raise InputError(f"{axis} = {ranks} has no stage between the first and the last")
         return ANY
     if not text.isdecimal():
-        raise InputError(f"stage '{stage}' is not a stage: say first, last, a number from 0, or {ANY} for any between")
+        also = f"{PREDICTION}, " if PREDICTION in pipeline.alone else ""
+        raise InputError(f"stage '{stage}' is not a stage: say first, {also}last, a number from 0, or {ANY} for any "
+                         "between")
     if ranks is not None and int(text) >= ranks:
         raise InputError(f"{axis} = {ranks} has no stage {text}: its stages are 0 to {ranks - 1}")
     return int(text)
@@ -361,8 +391,9 @@ def _reference(whole: Reference, stage: Stage) -> Reference:
 
 
 def holders(group: Group, reference: Reference, stage: Stage) -> Monomial:
-    """The number of ranks along the pipeline axis that hold a tied group: those of its sites."""
+    """The number of ranks along the pipeline axis that hold a tied group: those of its sites, all of them apart."""
     parts = {part_of(site, reference.graph) for site in group.sites}
-    if parts <= {FIRST, LAST}:
+    parts = {PREDICTION if reference.graph.single(part) else part for part in parts}
+    if parts <= {FIRST, PREDICTION, LAST}:
         return Monomial.number(1 if stage.ranks == 1 else len(parts))
     return Monomial.of(stage.pipeline.axis)

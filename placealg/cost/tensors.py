@@ -353,7 +353,7 @@ class _Walk:
                     for end in range(len(label.split("/")) + 1 if label else 1):
                         at = "/".join(label.split("/")[:end])
                         readers.setdefault((name, at), set()).add(event.value)
-        away = {loop.last for loop in self.graph.loops}
+        away = {name for loop in self.graph.loops for name in self.graph.leaving(loop.unit)}
         return {(name, label) for name, label in self.held if not name.endswith(GRAD) and (
             name in beside or ((name in ending or label) and name not in away
                                and readers.get((name, label), set()) <= ops))}

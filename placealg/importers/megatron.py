@@ -371,8 +371,9 @@ class Megatron:
         else:
             said.read("calculate-per-token-loss", "[loss] mean_of_means: the mean of each microbatch, averaged")
         if said.raw("mtp-num-layers") not in (None, "0", 0):
-            said.approximated("mtp-num-layers", "layers that predict later tokens are left out: their parameters, and "
-                                                "what they add to the loss")
+            said.approximated("mtp-num-layers", "layers that predict later tokens are those of the model, which has "
+                                                "them with --mtp; without it their parameters are left out, and what "
+                                                "they add to the loss")
         for name in ("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing", "use-dynamic-batch-size",
                      "rampup-batch-size", "step-batch-size-schedule", "enable-expert-tensor-parallelism",
                      "cpu-offloading", "cpu-offloading-num-layers", "fine-grained-activation-offloading",

@@ -125,7 +125,7 @@ _LONGEST = 10_000
 
 
 def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | None:
-    """(layers of each stage, chunks) of a layout by letters: E embedding, t a layer, L loss, | between stages."""
+    """(layers of each stage, chunks) of a layout by letters: E embedding, t a layer, m one that predicts, L loss, |."""
     key = "pipeline-model-parallel-layout"
     text = said.raw(key)
     if not text:
@@ -135,11 +135,11 @@ def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | 
     expanded = re.sub(r"([A-Za-z|])\*(\d{1,4})", lambda m: m[1] * int(m[2]), expanded[:_LONGEST])
     if not re.fullmatch(r"[EtmL|]+", expanded):
         raise said.refuse(key, f"layout {text}: letters other than E, t, m, L and |")
-    if "m" in expanded:
-        raise said.refuse(key, f"layout {text}: layers that predict later tokens stand on a stage of their own")
     parts = expanded.split("|")
     stages = [part.count("t") for part in parts]
-    if 0 in stages[1:-1]:
+    apart = parts[-1] == "L" and len(parts) > 2 and set(parts[-2]) == {"m"}
+    _check_predicting(said, key, parts[:-1 - apart], expanded.count("m"))
+    if 0 in stages[1:-1 - apart]:
         raise said.refuse(key, f"layout {text}: a stage without layers between the first and the last")
     if layers is not None and sum(stages) != layers:
         raise said.refuse(key, f"layout {text}: {sum(stages)} layers of {layers}")
@@ -147,5 +147,20 @@ def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | 
         raise said.refuse(key, f"layout {text}: {len(stages)} stages for {pp} ranks")
     if parts[0][:1] != "E" or parts[-1][-1:] != "L" or expanded.count("E") + expanded.count("L") > 2:
         raise said.refuse(key, f"layout {text}: the first stage begins with E, and the last one ends in L")
-    said.read(key, f"[schedule] stages = {stages}")
+    if apart:
+        said.approximated(key, f"[schedule] stages = {stages}: the norm behind the last layer runs on the stage of "
+                               "those that predict, which read it; Megatron-LM has it with the last layer")
+    else:
+        said.read(key, f"[schedule] stages = {stages}")
     return stages, len(stages) // pp
+
+
+def _check_predicting(said: Said, key: str, before: list[str], count: int) -> None:
+    """Refuse layers that predict where they are neither with the loss nor on the stage before it, or not as many."""
+    if any("m" in part for part in before):
+        raise said.refuse(key, f"layout {said.raw(key)}: layers that predict later tokens (m) stand with the loss, or "
+                               "alone on the one stage before a last one of L")
+    told = said.number("mtp-num-layers") or 0
+    if count != told:
+        raise said.refuse(key, f"layout {said.raw(key)}: {count} layers that predict later tokens (m), and "
+                               f"mtp-num-layers is {told}")

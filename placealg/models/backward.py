@@ -71,8 +71,8 @@ def needs_gradient(graph: Graph) -> frozenset[str]:
     which only they are reached is an InputError.
     """
     needs = {t.name for t in graph.tensors.values() if t.kind == "parameter" and not t.frozen}
-    for _ in range(len(graph.loops) + 1):
-        for loop in graph.loops:
+    for _ in range(len(graph.handed) + 1):
+        for loop in graph.handed:
             if {loop.first, loop.last} & needs:
                 needs.add(loop.slot)
         for op in graph.ops:
@@ -98,13 +98,13 @@ def terms(graph: Graph) -> tuple[Op, ...]:
 
 def _heard(graph: Graph) -> set[str]:
     """The tensors on which a loss depends by ops that pass a gradient."""
-    read = {name for op in graph.ops for name in op.inputs} | {loop.first for loop in graph.loops}
+    read = {name for op in graph.ops for name in op.inputs} | {loop.first for loop in graph.handed}
     heard = {op.output for op in graph.ops if op.output not in read and not op.attrs.get(TAKEN_OF)}
-    for _ in range(len(graph.loops) + 1):
+    for _ in range(len(graph.handed) + 1):
         for op in reversed(graph.ops):
             if op.row.differentiable and op.output in heard:
                 heard |= set(op.inputs)
-        for loop in graph.loops:
+        for loop in graph.handed:
             heard |= {loop.first, loop.last} if loop.slot in heard else set()
     return heard
 
@@ -234,7 +234,7 @@ def _once(graph: Graph, found: dict[tuple[str, str], Saved]) -> Iterator[Saved]:
     for (unit, name), value in found.items():
         if name in seen:
             continue
-        chains = [loop for loop in graph.loops if graph.storage(loop.first) == name]
+        chains = [loop for loop in graph.handed if graph.storage(loop.first) == name]
         if any((loop.unit, loop.slot) in found for loop in chains):
             continue
         loop = slots.get(value.tensor.unit)

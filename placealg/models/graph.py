@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import STAGE_ENDS
-from placealg.models.ops import OPS, TAKEN_OF, OpKind
+from placealg.models.ops import OPS, OpKind
 from placealg.models.shapes import check_dims
 
 if TYPE_CHECKING:
@@ -35,6 +33,9 @@ TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "
 
 DEPTH = "layer"
 """How strategies call the way through a model's repeated units: no dim of a tensor is called so."""
+
+ONCE = ("L_entry", "L_exit", "L_predicted")
+"""The symbols of the number of instances of a unit that stands at a boundary of stages, of which there is one."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
@@ -133,13 +134,16 @@ class Loop:
 class Graph:
     """Tensors and ops in forward order, each tensor made once; a repeated unit stands once, with its Loop.
 
-    `whole`: it has no ops, or units as ops, whose inside is unknown. `dims` is every dim with its size, in order of
-    appearance. Construction checks it; a fault is an InputError.
+    `beside` are what units of one instance are handed besides the tensor of their Loop, a Loop for each further tensor:
+    all of them cross together where the unit begins a stage. `whole`: it has no ops, or units as ops, whose inside is
+    unknown. `dims` is every dim with its size, in order of appearance. Construction checks it; a fault is an
+    InputError.
     """
 
     tensors: FrozenMap[str, Tensor] = FrozenMap()
     ops: tuple[Op, ...] = ()
     loops: tuple[Loop, ...] = ()
+    beside: tuple[Loop, ...] = ()
     whole: bool = field(init=False, repr=False, compare=False)
     dims: FrozenMap[str, Monomial] = field(init=False, repr=False, compare=False)
     _made: Mapping[str, Op] = field(init=False, repr=False, compare=False)
@@ -156,7 +160,9 @@ class Graph:
         object.__setattr__(self, "dims", FrozenMap({d: n for t in self.tensors.values() for d, n in t.dims.items()}))
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_read", {name: tuple(ops) for name, ops in read.items()})
-        _check(self)
+        from placealg.models.well_made import check_graph
+
+        check_graph(self)
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -199,9 +205,34 @@ class Graph:
         loop = self.loop(unit)
         return loop.count if loop else Monomial()
 
+    def single(self, unit: str) -> bool:
+        """Whether a unit with a Loop is one instance, which stands at a boundary of stages."""
+        loop = self.loop(unit)
+        return loop is not None and loop.count in map(Monomial.of, ONCE)
+
+    @property
+    def handed(self) -> tuple[Loop, ...]:
+        """Everything that units are handed, in forward order: the loops, each before what stands beside it."""
+        return tuple(one for loop in self.loops for one in (loop, *(b for b in self.beside if b.unit == loop.unit)))
+
+    def entering(self, unit: str) -> tuple[Loop, ...]:
+        """What a unit is handed: one tensor, or, where it is one instance, any number; nothing without a Loop."""
+        return tuple(loop for loop in self.handed if loop.unit == unit)
+
+    def leaving(self, unit: str) -> tuple[str, ...]:
+        """The tensors that a unit with a Loop hands to the next instance of a unit, in order.
+
+        They are the last tensor of its Loop; of the one instance of a unit, all that the next unit is handed from it.
+        """
+        loop = self.loop(unit)
+        if loop is None:
+            return ()
+        taken = (loop.last, *(one.first for one in self.handed if unit_of(one.first) == unit))
+        return tuple(dict.fromkeys(taken)) if self.single(unit) else (loop.last,)
+
     def slot(self, tensor: str) -> Loop | None:
         """The loop whose slot `tensor` is."""
-        return next((loop for loop in self.loops if loop.slot == tensor), None)
+        return next((loop for loop in self.handed if loop.slot == tensor), None)
 
     def storage(self, tensor: str) -> str:
         """The tensor whose storage `tensor` shares: itself, or the root of a chain of renames."""
@@ -230,7 +261,7 @@ class Graph:
             drawn.add_node(tensor.name, tensor=tensor)
         for op in self.ops:
             drawn.add_edges_from(((name, op.output) for name in op.inputs), op=op)
-        drawn.add_edges_from((loop.first, loop.slot) for loop in self.loops)
+        drawn.add_edges_from((loop.first, loop.slot) for loop in self.handed)
         return drawn
 
 
@@ -286,111 +317,3 @@ def check_name(name: str) -> None:
         raise InputError(f"'{name}' is not a tensor's name: a step program calls something else so")
     if not _NAME.fullmatch(name) or name.split(".")[-1] in ("grad", "grad_sum"):
         raise InputError(f"'{name[:60]}' is not a tensor's name: words joined by dots, 'grad' kept for gradients")
-
-
-def _check(graph: Graph) -> None:
-    sizes: dict[str, tuple[Monomial, str]] = {}
-    for name, tensor in graph.tensors.items():
-        check_name(name)
-        for value, valid, what in ((tensor.kind, KINDS, "kind"), (tensor.element, ELEMENTS, "element")):
-            if value not in valid:
-                raise InputError(f"tensor '{name}': unknown {what} '{value}'", name=value, valid=valid)
-        for dim, size in tensor.dims.items():
-            if dim == DEPTH:
-                raise InputError(f"tensor '{name}': no dim is called '{DEPTH}', along which pipelines split a model")
-            if sizes.setdefault(dim, (size, name))[0] != size:
-                raise InputError(f"dim '{dim}' is {size} in '{name}' and {sizes[dim][0]} in '{sizes[dim][1]}'; "
-                                 "a dim has one size: rename one of the two")
-    ready = {n: t for n, t in graph.tensors.items() if t.kind != "activation"}
-    for op in graph.ops:
-        if op.output in ready:
-            raise InputError(f"op '{op.output}': the tensor is already there; an op makes a new one")
-        loop = graph.loop(op.unit)
-        if loop and loop.slot not in ready:
-            known((loop.first,), ready, loop.slot)
-            ready[loop.slot] = known((loop.slot,), graph.tensors, loop.slot)[0]
-        check_op(op, ready, tuple(known((op.output,), graph.tensors, op.output)[0].dims))
-        for before, dim in ((b, d) for b, d in op.rename.items() if d in sizes):
-            if sizes[before][0] != sizes[dim][0]:
-                raise InputError(f"op '{op.output}' (rename): {before} is {sizes[before][0]}, {dim} is {sizes[dim][0]}")
-        made = graph.tensors[op.output]
-        _check_sparse(op, made, ready)
-        ready[op.output] = made
-    if (repeated := [u for u in graph.units if graph.loop(u)]) != [loop.unit for loop in graph.loops]:
-        raise InputError(f"repeated units stand in the order of their ops: {', '.join(repeated)}")
-    for loop in graph.loops:
-        _check_loop(loop, graph, ready)
-    _check_used(graph)
-    _check_units(graph)
-    for last, op in pairwise(graph.ops):
-        if last.unit != op.unit and graph.of_unit(op.unit)[0] != op:
-            raise InputError(f"op '{op.output}' stands behind unit '{last.unit}'; the ops of '{op.unit}' stand "
-                             "together")
-
-
-def _check_units(graph: Graph) -> None:
-    for unit in graph.units:
-        if unit in TAKEN and unit != "loss":
-            raise InputError(f"unit '{unit}': a step program calls something else so")
-    for loop in graph.loops:
-        if loop.unit in STAGE_ENDS:
-            raise InputError(f"unit '{loop.unit}' is repeated: that is what the ends of a pipeline are called")
-        inside = [t.name for t in graph.tensors.values() if t.kind == "data" and unit_of(t.name) == loop.unit]
-        if inside:
-            raise InputError(f"data '{inside[0]}': '{loop.unit}' is repeated, and data are one for all its instances; "
-                             f"a name like 'data.{inside[0].partition('.')[2] or inside[0]}' says so")
-
-
-def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:
-    found = sparse_of(op, ready, made.dims)
-    if made.sparse != found:
-        raise InputError(f"op '{op.output}': '{made.name}' is sparse along {tuple(found)}, not {tuple(made.sparse)}")
-    if op.kind == "route":
-        of, by = (made.dims[d] for d in op.over)
-        if not of.names() and not by.names() and by.coefficient > of.coefficient:
-            raise InputError(f"op '{op.output}' (route): {op.over[1]} = {by} is more than {op.over[0]} = {of}")
-
-
-def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:
-    ops = graph.of_unit(loop.unit)
-    if not ops or loop.last != ops[-1].output:
-        raise InputError(f"unit '{loop.unit}' does not end in '{loop.last}'", valid=[op.output for op in ops[-1:]])
-    other = graph.loop(unit_of(loop.first))
-    if other and loop.first != other.last:
-        raise InputError(f"'{loop.unit}' begins with '{loop.first}' inside '{other.unit}', which is repeated; from "
-                         f"outside only '{other.last}' is read")
-    names = (loop.first, loop.slot, loop.last)
-    dims = [tuple(ready[n].dims) for n in names]
-    for name, found in zip(names, dims, strict=True):
-        if set(found) != set(dims[1]):
-            raise InputError(f"'{name}' has dims ({', '.join(found)}), '{loop.slot}' ({', '.join(dims[1])}); "
-                             f"what enters and what leaves '{loop.unit}' have equal dims")
-    for op in graph.ops:
-        for name in op.inputs:
-            inside, own = graph.tensors[name].kind == "activation", unit_of(name) == loop.unit
-            if inside and op.unit == loop.unit and not own:
-                raise InputError(f"op '{op.output}' reads '{name}' of another unit; '{loop.unit}' is repeated and "
-                                 f"reads '{loop.slot}', parameters and data")
-            if inside and own and op.unit != loop.unit and name != loop.last:
-                raise InputError(f"op '{op.output}' reads '{name}' inside '{loop.unit}', which is repeated; from "
-                                 f"outside only '{loop.last}' is read")
-
-
-def _check_used(graph: Graph) -> None:
-    used = {n for op in graph.ops for n in op.inputs} | {n for loop in graph.loops for n in (loop.first, loop.last)}
-    used |= {o.output for o in graph.ops if o.kind == "sum" and not (o.unit == "loss" or graph.tensors[o.output].dims)}
-    used |= {o.output for o in graph.ops if o.attrs.get(TAKEN_OF)}
-    for name, tensor in graph.tensors.items():
-        if name not in used and [name] != [op.output for op in graph.ops[-1:]]:
-            raise InputError(f"{tensor.kind} '{name}' is read by no op")
-        if tensor.kind == "activation" and not graph.producer(name) and not graph.slot(name):
-            raise InputError(f"activation '{name}' is made by no op")
-        loop = graph.loop(unit_of(name))
-        if tensor.kind == "parameter" and loop and set(graph.sites(name)) != {loop.unit}:
-            raise InputError(f"parameter '{name}' of '{loop.unit}', which is repeated, is used by unit "
-                             f"'{next(u for u in graph.sites(name) if u != loop.unit)}': each instance has its own")
-        if tensor.kind == "parameter" and "batch" in tensor.dims:
-            raise InputError(f"parameter '{name}' has the dim 'batch'; parameters are the same for every sequence")
-        if tensor.kind == "parameter" and unit_of(name) != graph.sites(name)[0]:
-            raise InputError(f"parameter '{name}' is first used by unit '{graph.sites(name)[0]}'; its name begins with "
-                             f"that unit's")

@@ -74,7 +74,7 @@ class _ReferenceRun:
             return (loop.last, instance - 1) if instance else self.at(loop.first, "", 0)
         if unit_of(name) == unit:
             return name, instance
-        return name, self.space.setting.layers - 1 if graph.loop(unit_of(name)) else 0
+        return name, self.space.setting.instances(unit_of(name), graph) - 1
 
     def read(self, name: str, unit: str, instance: int) -> Box:
         """What an op of `unit` reads under this name."""
@@ -115,7 +115,7 @@ class _EveryOperand:
 def _order(space: Space) -> Iterator[tuple[Op, int]]:
     """Every op of every instance, in forward order."""
     for unit in space.graph.units:
-        for instance in range(space.setting.layers if space.graph.loop(unit) else 1):
+        for instance in range(space.setting.instances(unit, space.graph)):
             for op in space.graph.of_unit(unit):
                 yield op, instance
 

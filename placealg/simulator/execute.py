@@ -43,7 +43,7 @@ def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> N
                 run(m, node.body)
             m.enter(None)
         else:
-            instances = range(m.setting.layers)
+            instances = range(m.setting.instances(node.name, m.space.graph))
             for instance in reversed(instances) if node.reverse else instances:
                 m.instance = instance
                 run(m, node.body)

@@ -74,7 +74,7 @@ def _at(m: Machine, e: Event, tensor: str) -> Name:
     unit = unit_of(tensor)
     if unit == e.unit:
         return tensor, m.instance
-    return tensor, m.setting.layers - 1 if m.space.graph.loop(unit) else 0
+    return tensor, m.setting.instances(unit, m.space.graph) - 1
 
 
 def _read(m: Machine, e: Event, rank: int, tensor: str, label: str) -> Box | None:
@@ -208,7 +208,7 @@ def _backward(m: Machine, e: Event) -> None:
     op, space = _op(m, e), m.space
     labels = _labels(e, op)
     starts = e.tensor == space.graph.ops[-1].inputs[0] if space.whole else op == space.graph.ops[-1]
-    starts = starts and m.instance == (m.setting.layers - 1 if space.whole and space.graph.loop(op.unit) else 0)
+    starts = starts and m.instance == (m.setting.instances(op.unit, space.graph) - 1 if space.whole else 0)
     for rank in m.acting(e):
         if not m.chosen(e, rank):
             continue
@@ -282,7 +282,7 @@ def _enter(m: Machine, e: Event) -> None:
     loop = graph.slot(e.tensor)
     if loop is None:
         raise InputError(f"{e.path}: '{e.tensor}' is not what enters a repeated unit", name=e.tensor,
-                         valid=[loop.slot for loop in graph.loops])
+                         valid=[loop.slot for loop in graph.handed])
     label = e.reads[0].partition("@")[2] if e.reads else ""
     tensor, label = (loop.last, "") if m.instance else (loop.first, label)
     elsewhere = m.stages is not None and m.stages.neighbour(e, m.instance, -1) is not None
@@ -323,7 +323,7 @@ def _own(m: Machine, e: Event, inside: list[Op]) -> list[tuple[Name, str]]:
     What a repeated unit is entered by, and what it hands on, others know.
     """
     graph, names = m.space.graph, {op.output for op in inside}
-    shared = {name for loop in graph.loops for name in (loop.first, loop.last)}
+    shared = {name for loop in graph.handed for name in (loop.first, loop.last)}
     shared |= {name for name in names if any(op.output not in names for op in graph.consumers(name))}
     ended = [(name, label) for (name, label), users in m.users.items() if label and users <= names]
     found = [(_at(m, e, name), label) for name, label in ended]

@@ -82,7 +82,8 @@ def deposit(m: Machine, e: Event, rank: int, name: str, gradient: Box | None) ->
     table = m.table(e.tiers[1], "grad", *slot)[rank]
     first = (*slot, name) not in m.stores[rank].touched
     if space.whole:
-        alone = unit_of(name) == e.unit or not space.graph.loop(e.unit) or m.instance == m.setting.layers - 1
+        alone = unit_of(name) == e.unit or not space.graph.loop(e.unit) or (
+            m.instance == m.setting.instances(e.unit, space.graph) - 1)
         first = alone and e.unit == m.group_of(name).sites[-1]
     m.stores[rank].touched.add((*slot, name))
     found = _spread(space, name, gradient) if gradient is not None else None

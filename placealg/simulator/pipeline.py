@@ -6,9 +6,9 @@ first chunk, a count with its last (`Stages.runs`). A stage goes on until it has
 collective along the pipeline axis for the other stages that take part. The run ends in a Deadlock when all that are
 left wait.
 
-A message goes from a rank to the one with equal other coordinates, and is received once; messages of one tensor,
-instance and microbatch are received in the order in which they were sent. One that nobody receives is a Deadlock too:
-its sender may not return from it, or what follows on the channel is taken for it.
+A message goes from a rank to the one with equal other coordinates, and is received once; messages of one instance and
+microbatch, of whatever tensors, are received in the order in which they were sent. One that nobody receives is a
+Deadlock too: its sender may not return from it, or what follows on the channel is taken for it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from placealg.errors import InputError
 from placealg.models.backward import GRAD
+from placealg.models.graph import Graph, unit_of
 from placealg.simulator.machine import Deadlock, Machine, Message, RankMessage
 from placealg.simulator.operate import gradient
+from placealg.simulator.setting import Setting
 from placealg.simulator.stages import Instance, Stages
 from placealg.step.program import Event, Node
 from placealg.step.verbs import MESSAGES, VERBS
@@ -74,21 +76,22 @@ def _tasks(m: Machine, stages: Stages, body: Sequence[Node], stage: int, microba
             m.enter(item.microbatch)
             key = item.phase, item.chunk
             if key not in known:
-                known[key] = [(e, i) for e, i in _unrolled(body, m.setting.layers)
+                known[key] = [(e, i) for e, i in _unrolled(body, m.setting, stages.graph)
                               if e.phase == item.phase and stages.runs(e, i, stage, item.chunk)]
             for event, instance in known[key]:
                 if m.runs_now(event):
                     yield Task(event, instance, item.microbatch)
 
 
-def _unrolled(body: Sequence[Node], layers: int) -> Iterator[tuple[Event, int]]:
+def _unrolled(body: Sequence[Node], setting: Setting, graph: Graph) -> Iterator[tuple[Event, int]]:
     """Every event with the instance of its unit, in program order."""
     for node in body:
         if isinstance(node, Event):
             yield node, 0
         else:
-            for instance in reversed(range(layers)) if node.reverse else range(layers):
-                yield from ((event, instance) for event, _ in _unrolled(node.body, layers))
+            every = range(setting.instances(node.name, graph))
+            for instance in reversed(every) if node.reverse else every:
+                yield from ((event, instance) for event, _ in _unrolled(node.body, setting, graph))
 
 
 def _turn_to(m: Machine, task: Task, meeting: frozenset[int]) -> None:
@@ -101,7 +104,7 @@ def _meeting(m: Machine, stages: Stages, left: Left, stage: int) -> frozenset[in
     task, alone = left[stage][-1], frozenset({stage})
     if task.event.verb in MESSAGES:
         _turn_to(m, task, alone)
-        return alone if m.reads_only or all(m.messages.get(key) for key in _awaited(m, stages, task)) else frozenset()
+        return alone if m.reads_only or all(_arrived(m, key) for key in _awaited(m, stages, task)) else frozenset()
     if stages.pipeline.axis not in task.event.axes or not VERBS[task.event.verb].collective:
         return alone
     members = stages.stages(task.event, task.instance)
@@ -147,20 +150,36 @@ def _awaited(m: Machine, stages: Stages, task: Task) -> list[Message]:
     return [(rank, *said) for rank in m.acting(task.event) if m.chosen(task.event, rank)] if said else []
 
 
+def _arrived(m: Machine, awaited: Message) -> bool:
+    """Whether a message is there, and next: no other one of the sender's instance and microbatch was sent before."""
+    rank, value, *which = awaited
+    unit, back = unit_of(value), value.endswith(GRAD)
+    waiting = (key for key, sent in m.messages.items() if sent and key[0] == rank and list(key[2:]) == which
+               and unit_of(key[1]) == unit and key[1].endswith(GRAD) == back)
+    return next(waiting, None) == awaited if m.space.graph.beside else bool(m.messages.get(awaited))
+
+
 def _said(stages: Stages, task: Task) -> tuple[str, int, int] | None:
     """What a task waits for, in whatever rank: a tensor or a gradient, its instance, the microbatch."""
     e = task.event
     if e.verb != RECV:
         return None
-    loop = stages.graph.loop(e.unit)
-    if loop and e.tensor != (loop.last if e.on_gradient else loop.slot):
-        raise InputError(f"{e.path}: '{e.tensor}' is not received", name=e.tensor, valid=(loop.slot, loop.last + GRAD))
+    graph = stages.graph
+    entering, leaving = graph.entering(e.unit), graph.leaving(e.unit)
+    if entering and e.tensor not in (leaving if e.on_gradient else [loop.slot for loop in entering]):
+        raise InputError(f"{e.path}: '{e.tensor}' is not received", name=e.tensor,
+                         valid=(*(loop.slot for loop in entering), *(name + GRAD for name in leaving)))
     neighbour = stages.neighbour(e, task.instance, 1 if e.on_gradient else -1)
     if neighbour is None:
         return None
-    there = stages.graph.loop(neighbour[0])
-    assert there is not None
-    return there.slot + GRAD if e.on_gradient else there.last, neighbour[1], task.microbatch
+    same = neighbour[0] == e.unit
+    if e.on_gradient:
+        named = next((loop.slot for loop in graph.entering(neighbour[0])
+                      if e.tensor == (loop.last if same else loop.first)), "") + GRAD
+    else:
+        here = next(loop for loop in entering if loop.slot == e.tensor)
+        named = here.last if same else here.first
+    return named, neighbour[1], task.microbatch
 
 
 def _cause(stages: Stages, left: Left) -> int:

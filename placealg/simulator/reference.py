@@ -40,7 +40,8 @@ class State:
 
 def slots(reference: Reference, layers: int) -> tuple[Slot, ...]:
     """Every instance of every group."""
-    return tuple((g.name, i) for g in reference.groups for i in range(layers if reference.unit(g.unit).repeated else 1))
+    return tuple((g.name, i) for g in reference.groups for i in range(
+        layers if reference.unit(g.unit).repeated and not reference.graph.single(g.unit) else 1))
 
 
 def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
+from placealg.models.graph import Graph
 from placealg.step.pipeline import Pipeline
 from placealg.step.program import Reference
 
@@ -29,10 +30,10 @@ class Setting:
     """One concrete run of a step.
 
     `sizes` maps each axis to its size, `counts` each cell to its number of tokens (zero allowed). `layers` is the
-    number of instances of every repeated unit. `owners` maps (layout, axis, element of an instance) to a rank, for all
-    groups and instances; what it leaves out has an uneven default that depends on layout, axis, group and instance. Of
-    a layout NAME(AXIS) the one that ranks at coordinate K along AXIS have is NAME(AXIS)=K. `at_risk` are the groups of
-    which gradients can overflow; all, where it names none.
+    number of instances of every repeated unit but those of which there is one. `owners` maps (layout, axis, element of
+    an instance) to a rank, for all groups and instances; what it leaves out has an uneven default that depends on
+    layout, axis, group and instance. Of a layout NAME(AXIS) the one that ranks at coordinate K along AXIS have is
+    NAME(AXIS)=K. `at_risk` are the groups of which gradients can overflow; all, where it names none.
     Raises InputError where a size, a count or an owner is out of range.
 
     Of several losses each has tokens of its own in every cell: as many as the first has, some cells further on.
@@ -67,6 +68,10 @@ class Setting:
             if axis in self.sizes and not 0 <= rank < self.sizes[axis]:
                 raise InputError(f"element {element} of layout {layout} is owned by rank {rank} of axis {axis}, "
                                  f"which has {self.sizes[axis]}")
+
+    def instances(self, unit: str, graph: Graph) -> int:
+        """The number of instances of a unit."""
+        return self.layers if graph.loop(unit) and not graph.single(unit) else 1
 
     def owner(self, layout: str, axis: str, element: int, spread: int = 0) -> int:
         """The coordinate on `axis` that owns `element`; `spread` moves the default from instance to instance.
@@ -133,8 +138,9 @@ def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
     if pipeline is None or pipeline.axis not in sizes:
         return 2
     found = fitting(pipeline, sizes[pipeline.axis])
-    chunks, alone = sizes[pipeline.axis] * (found.chunks or 1), len(found.alone)
-    return max(2, -(-(chunks - alone + 1) // max(1, len(reference.graph.loops) - alone)))
+    chunks, alone, graph = sizes[pipeline.axis] * (found.chunks or 1), len(found.alone), reference.graph
+    repeated = sum(not graph.single(loop.unit) for loop in graph.loops)
+    return max(2, -(-(chunks - alone + 1) // max(1, repeated)))
 
 
 def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:

@@ -242,11 +242,11 @@ def by_matrix(space: Space, group: Group) -> dict[tuple[int, ...], list[int]]:
 def _differentiable(graph: Graph, statistics: set[str]) -> frozenset[str]:
     """The parameters, but for statistics and what is frozen, and every tensor that depends on one."""
     found = {t.name for t in graph.parameters} - statistics
-    for _ in range(1 + len(graph.loops)):
+    for _ in range(1 + len(graph.handed)):
         for op in graph.ops:
             if op.row.differentiable and found.intersection(op.inputs):
                 found.add(op.output)
-        for loop in graph.loops:
+        for loop in graph.handed:
             if found & {loop.first, loop.last}:
                 found.add(loop.slot)
     return frozenset(found)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import product
 
 from placealg.errors import InputError
 from placealg.models.graph import Graph
@@ -24,7 +23,7 @@ _EVERYWHERE = ("step", "rng", "loss_scale", "count", "norm", "skip")
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a run: `ranks` of them, with `each` instances of every repeated unit, and `microbatches` a step.
+    """The stages of a run: `ranks` of them, in the setting `run`.
 
     Raises InputError where there are fewer instances than chunks, or where the order does not take the microbatches.
     """
@@ -33,12 +32,11 @@ class Stages:
     reference: Reference
     graph: Graph
     ranks: int
-    each: int
-    microbatches: int
+    run: Setting
     _chunks: dict[tuple[str, str, int], frozenset[int]] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        self.pipeline.layers(len(self._repeated) * self.each, self.ranks, self.each)
+        self.pipeline.layers(len(self.order()), self.ranks)
         self.items(0)
 
     @property
@@ -47,11 +45,11 @@ class Stages:
 
     def items(self, stage: int) -> tuple[Item, ...]:
         """What a stage does in the loop over microbatches, in order."""
-        return stage_order(self.pipeline, stage, self.ranks, self.microbatches)
+        return stage_order(self.pipeline, stage, self.ranks, self.run.microbatches)
 
     def order(self) -> tuple[Instance, ...]:
         """Every instance of every repeated unit, in the order of the model."""
-        return tuple(product(self._repeated, range(self.each)))
+        return tuple((u, k) for u in self._repeated for k in range(self.run.instances(u, self.graph)))
 
     def chunk(self, unit: str, instance: int) -> int:
         """The chunk that runs an instance of a unit; what stands before the repeated units runs with the first one.
@@ -64,7 +62,7 @@ class Stages:
         else:
             before = unit in units and units.index(unit) < min(map(units.index, self._repeated))
             place = 0 if before else len(order) - 1
-        return self.pipeline.chunk(place, len(order), self.ranks, self.each)
+        return self.pipeline.chunk(place, len(order), self.ranks)
 
     def chunks(self, event: Event, instance: int) -> frozenset[int]:
         """The chunks in which an event acts: those that hold its group's instance, else the one of its unit.
@@ -95,7 +93,7 @@ class Stages:
 
     def _uses(self, sites: tuple[str, ...]) -> Iterator[int]:
         for unit in sites:
-            for instance in range(self.each if self.graph.loop(unit) else 1):
+            for instance in range(self.run.instances(unit, self.graph)):
                 yield self.chunk(unit, instance)
 
     def stages(self, event: Event, instance: int) -> frozenset[int]:
@@ -135,4 +133,4 @@ def of(reference: Reference, setting: Setting) -> Stages | None:
     if pipeline is None or reference.whole:
         return None
     ranks = setting.sizes[pipeline.axis]
-    return Stages(fitting(pipeline, ranks), reference, reference.graph, ranks, setting.layers, setting.microbatches)
+    return Stages(fitting(pipeline, ranks), reference, reference.graph, ranks, setting)

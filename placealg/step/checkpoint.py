@@ -19,7 +19,6 @@ from math import prod
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.alone import COUNTS
 from placealg.models.model import Model, Parameter
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
@@ -297,7 +296,7 @@ def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes
         return ((0, count),)
     stage, ranks = at[pipeline.axis], sizes.mesh[pipeline.axis]
     loops = [u for u in graph.units if graph.loop(u)]
-    counts = {u: 1 if u in COUNTS else sizes.length(found.step.reference.unit(u).count) for u in loops}
+    counts = {u: 1 if graph.single(u) else sizes.length(found.step.reference.unit(u).count) for u in loops}
     chunks = pipeline.layers(sum(counts.values()), ranks)
     if len(item.units) == 1 and item.units[0] in counts:
         first = sum(n for u, n in counts.items() if loops.index(u) < loops.index(item.units[0]))

@@ -12,6 +12,7 @@ from math import gcd, prod
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
+from placealg.models.alone import predicting
 from placealg.models.graph import Op, unit_of
 from placealg.models.model import Model
 from placealg.placement import Mode
@@ -285,7 +286,7 @@ def _kept_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
 def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int | Fraction],
                        sizes: Mapping[str, int | Fraction]) -> Iterator[Problem]:
     """A pipeline needs repeated units that follow one another, no fewer layers than stages, and a size for stages."""
-    axis, graph, pipeline = strategy.pipeline_axis, model.graph, pipeline_of(strategy)
+    axis, graph, pipeline = strategy.pipeline_axis, model.graph, pipeline_of(strategy, model)
     if pipeline is None:
         return
     units = [u for u in graph.units if part_of(u, graph) not in (FIRST, LAST)]
@@ -302,8 +303,8 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
                 f"'{loop.first}'; a stage is handed only what leaves the layer before it")
     for parameter in graph.parameters:
         parts = [part_of(site, graph) for site in graph.sites(parameter.name)]
-        shared = [p for p in parts if p not in (FIRST, LAST)]
-        if pipeline.folded and not shared and len(set(parts)) > 1:
+        shared = [p for p in parts if p not in (FIRST, LAST) and not graph.single(p)]
+        if pipeline.folded and not shared and {FIRST, LAST} <= set(parts):
             yield ("schedule", "pipeline"), InputError(
                 f"[schedule] pipeline = \"{pipeline.order}\" begins and ends the model on one stage, in two chunks: "
                 f"parameter '{parameter.name}' of {model.name} is used in both, and other microbatches would add to "
@@ -335,13 +336,14 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
             f"{axes[axis]}")
 
 
-def pipeline_of(strategy: Strategy) -> Pipeline | None:
-    """The schedule of the strategy's pipeline axis; None if it has none."""
+def pipeline_of(strategy: Strategy, model: Model) -> Pipeline | None:
+    """The schedule of the strategy's pipeline axis on a model as it trains it; None if it has none."""
     if not strategy.pipeline_axis:
         return None
     chunks = strategy.option("schedule", "chunks")
     return Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
-                    strategy.option("schedule", "stages"), strategy.stages_alone)
+                    strategy.option("schedule", "stages"), strategy.stages_alone,
+                    max(1, len([u for u in predicting(model.graph) if model.graph.single(u)])))
 
 
 def _along(strategy: Strategy, model: Model, op: Op) -> dict[str, str]:

@@ -64,7 +64,7 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
     _, unit = layers_chosen(strategy)
     return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
                          strategy.option("schedule", "replay"), strategy.rings,
-                         (pipeline := pipeline_of(strategy)) is not None and pipeline.splits,
+                         (pipeline := pipeline_of(strategy, model)) is not None and pipeline.splits,
                          unit if model.graph.loop(unit) else "", bool(strategy.option("schedule", "recompute_layers")),
                          strategy.offloaded, str(strategy.option("activations", "tier")),
                          bool(strategy.option("schedule", "offload_layers")))
@@ -160,7 +160,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         graph=model.graph if placed else Graph(),
         split_dims=split_dims(placed) if placed else FrozenMap(),
         dims=strategy.dims,
-        pipeline=pipeline_of(strategy),
+        pipeline=pipeline_of(strategy, model),
         left_out=model.left_out,
         pad=str(strategy.option("shards", "pad")),
         losses=model.losses,

@@ -266,8 +266,8 @@ def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
         tensors = [op.output for op in graph.ops] if verb == "compute" else moved
         backed = needs_gradient(graph)
         gradients = [n + GRAD for n in tensors if n in backed]
-        slots = [loop.slot for loop in graph.loops]
-        lasts = [loop.last for loop in graph.loops]
+        slots = [loop.slot for loop in graph.handed]
+        lasts = list(dict.fromkeys(name for loop in graph.loops for name in graph.leaving(loop.unit)))
         for kind, names in ((TENSOR, tensors), (GRADIENT, gradients), (BESIDE, keepers(graph)),
                             (REGION, regions(graph)),
                             (SLOT, [n for s in slots for n in (s, s + GRAD)]),

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.alone import ENTRY, EXIT
 from placealg.models.backward import GRAD, backward, differentiated, needs_gradient
 from placealg.models.graph import Loop, Op
 from placealg.placement import Kind
@@ -71,7 +70,7 @@ class Operations:
             for name, use in zip(at.op.inputs, at.uses, strict=True):
                 activation = placed.graph.tensors[name].kind != "parameter"
                 made[at.op.output, name] = known.get((name, use), "") if activation else ""
-            for loop in placed.graph.loops:
+            for loop in placed.graph.handed:
                 if at.op == placed.graph.of_unit(loop.unit)[0]:
                     made[loop.slot, loop.first] = known[loop.first, placed.native[loop.slot]]
         return Operations(placed, sharded, recomputed, replay, ring, apart, chosen, again, offloaded, tier, aside,
@@ -101,12 +100,12 @@ class Operations:
 
     def _forward(self, unit: str) -> Iterator[Event]:
         graph = self.placed.graph
-        loop, ops = graph.loop(unit), [p for p in self.placed.ops if p.op.unit == unit]
+        ops = [p for p in self.placed.ops if p.op.unit == unit]
         ending = self._last_uses(unit)
-        if loop:
-            yield Event("forward", "assign", loop.slot, unit=unit, rule=_ENTER,
-                        reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
-            yield from self._pass_on("forward", "recv", loop.slot, unit)
+        for entered in graph.entering(unit):
+            yield Event("forward", "assign", entered.slot, unit=unit, rule=_ENTER,
+                        reads=(version_of(entered.first, self.made[entered.slot, entered.first]),))
+            yield from self._pass_on("forward", "recv", entered.slot, unit)
         for at in ops:
             for label, move in self._moves_at(at, entering=False):
                 yield from self._move(move, label, "forward", unit)
@@ -123,8 +122,8 @@ class Operations:
                         held = tuple(p.op.output for p in ops if p.op.output in self.placed.kept
                                      and f"{p.op.region}.".startswith(f"{name}."))
                         yield Event("forward", "free", name, unit=unit, reads=held, rule=_RECOMPUTED)
-        if loop:
-            yield from self._pass_on("forward", "send", loop.last, unit)
+        for name in graph.leaving(unit):
+            yield from self._pass_on("forward", "send", name, unit)
 
     def differentiates(self, unit: str) -> bool:
         """Whether a unit has a backward: a unit before everything that trains has none."""
@@ -144,9 +143,8 @@ class Operations:
         differentiated = self._differentiated
         again, done = self._gathered_again(unit)
         replays = self._replays(unit)
-        loop = graph.loop(unit)
-        if loop:
-            yield from self._pass_on("backward", "recv", loop.last + GRAD, unit)
+        for name in graph.leaving(unit):
+            yield from self._pass_on("backward", "recv", name + GRAD, unit)
         for at in reversed(ops):
             if at.op.output in differentiated:
                 for label, move in again.get(at.op.output, ()):
@@ -161,10 +159,10 @@ class Operations:
             for label, move in reversed(list(self._moves_at(at, entering=False))):
                 if self._differentiable(move):
                     yield from self._move_back(move, label, unit)
-        if loop:
-            yield Event("backward", "assign", loop.slot + GRAD, unit=unit, rule=_ENTER,
-                        reads=(version_of(loop.first, self.made[loop.slot, loop.first]),))
-            yield from self._pass_on("backward", "send", loop.slot + GRAD, unit)
+        for entered in graph.entering(unit):
+            yield Event("backward", "assign", entered.slot + GRAD, unit=unit, rule=_ENTER,
+                        reads=(version_of(entered.first, self.made[entered.slot, entered.first]),))
+            yield from self._pass_on("backward", "send", entered.slot + GRAD, unit)
 
     def _weights(self, unit: str) -> Iterator[Event]:
         _, done = self._gathered_again(unit)
@@ -183,10 +181,11 @@ class Operations:
     def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
         """In a pipeline, the message between instances of repeated units that run on different stages.
 
-        What hands on at an end of the model has no neighbour on the other side.
+        What is one instance at an end of the model has no neighbour on the other side.
         """
-        outer = (ENTRY if verb == "recv" else EXIT, ENTRY if verb == "send" else EXIT)[phase == "backward"]
-        if self.placed.pipeline and unit != outer:
+        graph = self.placed.graph
+        outer = graph.loops[0 if (verb == "recv") == (phase == "forward") else -1].unit
+        if self.placed.pipeline and not (unit == outer and graph.single(unit)):
             yield Event(phase, verb, value, unit=unit, axes=(self.placed.pipeline,), bytes="act",
                         rule=Rule("pipeline", _STAGES[phase, verb]))
 
@@ -239,9 +238,9 @@ class Operations:
 
     def _moves_at(self, at: PlacedOp, entering: bool) -> Iterator[tuple[str, Move]]:
         """(label, move) of the redistributions before an op; `entering`: only those into the loop."""
-        loop = self.placed.graph.loop(at.op.unit)
+        firsts = {loop.first for loop in self.placed.graph.entering(at.op.unit)}
         for number, (output, move) in enumerate(self.placed.moves):
-            if output == at.op.output and (loop is not None and move.tensor == loop.first) == entering:
+            if output == at.op.output and (move.tensor in firsts) == entering:
                 yield self.moved[number], move
 
     def _differentiable(self, move: Move) -> bool:

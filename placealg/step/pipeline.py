@@ -7,14 +7,14 @@ after them with the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 from placealg.arith import parse
 from placealg.errors import InputError
-from placealg.mesh import STAGE_ENDS
+from placealg.mesh import ALONE, PREDICTION, SAID, STAGE_ENDS
 from placealg.models.graph import Graph
 from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
 
@@ -91,7 +91,8 @@ class Pipeline:
     `chunks` is None if their number is a symbol. `stages` counts the layers of every chunk in the order of the model,
     so that chunk k runs on rank k mod ranks, or in a folded pipeline one of the second half on rank 2*ranks - 1 - k; it
     is empty if layers are spread evenly (each chunk then holds the floor or the ceiling of the quotient). `alone` are
-    the ends, "first" and "last", whose chunk has no layer, but one instance of a unit that hands on (`models.alone`).
+    the parts, "first", "prediction" and "last", whose chunk has no layer, but one instance of a unit that stands there
+    (`models.alone`), or of `predicting` of them where those predict.
     """
 
     axis: str
@@ -99,6 +100,7 @@ class Pipeline:
     chunks: int | None = 1
     stages: tuple[int, ...] = ()
     alone: tuple[str, ...] = ()
+    predicting: int = 1
 
     @property
     def splits(self) -> bool:
@@ -122,21 +124,36 @@ class Pipeline:
         return self.order in FOLDED
 
     def check_ends(self, ranks: int) -> None:
-        """Raise an InputError if ends that stand alone leave no chunk to layers."""
+        """Raise an InputError if parts that stand alone leave no chunk to layers, or if two of them share a rank."""
         parts = ranks * (self.chunks or 2)
         if parts <= len(self.alone):
             raise InputError(f"{self.axis} = {ranks} makes {parts} stage{'s' * (parts > 1)}{self._without('no layer')};"
                              f" at least {1 + len(self.alone)} are needed")
+        if ranks < self.least:
+            raise InputError(f"{self.axis} = {ranks} puts the layers that predict on the rank of the embedding, whose "
+                             f"weights they share, in another chunk; at least {self.axis} = {self.least} is needed")
 
     def _without(self, what: str) -> str:
-        """The ends that run no layer, in words; "" if there are none."""
-        ends = " and the ".join(self.alone)
+        """The parts that run no layer, in words; "" if there are none."""
+        ends = " and the ".join(SAID.get(end, end) for end in self.alone)
         return f", and the {ends} run{'s' * (len(self.alone) == 1)} {what}" if ends else ""
 
     @property
     def least(self) -> int:
-        """The fewest ranks with which ends that stand alone leave a chunk to layers; 2 chunks if v is a symbol."""
-        return -(-(1 + len(self.alone)) // (self.chunks or 2))
+        """The fewest ranks with which parts that stand alone leave a chunk to layers; 2 chunks if v is a symbol.
+
+        The layers that predict are on another rank than the embedding, the weights of which they use, too.
+        """
+        apart = 3 if PREDICTION in self.alone and self.chunks != 1 and not self.folded else 1
+        return max(apart, -(-(1 + len(self.alone)) // (self.chunks or 2)))
+
+    def predicting_rank(self, ranks: int) -> int:
+        """The rank that runs the layers that predict, where these stand alone: with the last chunk but one.
+
+        >>> Pipeline("pp").predicting_rank(4), Pipeline("pp", "zb_v", 2).predicting_rank(4)
+        (2, 1)
+        """
+        return self.rank(ranks * (self.chunks or 2) - 2, ranks)
 
     def rank(self, chunk: int, ranks: int) -> int:
         """The rank that runs a chunk of the model.
@@ -156,10 +173,10 @@ class Pipeline:
         """
         return (rank, 2 * ranks - 1 - rank) if self.folded else tuple(range(rank, ranks * (self.chunks or 1), ranks))
 
-    def layers(self, layers: int, ranks: int, each: int = 1) -> tuple[int, ...]:
+    def layers(self, layers: int, ranks: int) -> tuple[int, ...]:
         """The instances of each chunk, in the order of the model, where there are `layers` of all repeated units.
 
-        An end that stands alone has those of the unit that hands on there, of which there are `each`.
+        A part that stands alone has the one of the unit that hands on there, or those of the units that predict.
 
         >>> Pipeline("pp").layers(126, 16)[:4], Pipeline("pp", "interleaved", 2).layers(8, 2)
         ((7, 8, 8, 8), (2, 2, 2, 2))
@@ -167,30 +184,33 @@ class Pipeline:
         (1, 3, 3, 1)
         >>> Pipeline("pp", stages=(2, 4, 0), alone=("last",)).layers(7, 3)
         (2, 4, 1)
+        >>> Pipeline("pp", alone=("prediction", "last")).layers(9, 4)
+        (3, 4, 1, 1)
         """
-        chunks, ends = self.chunks or 1, [end in self.alone for end in STAGE_ENDS]
-        parts, within = ranks * chunks - sum(ends), layers - each * sum(ends)
+        chunks, own = self.chunks or 1, {end: self.predicting if end == PREDICTION else 1 for end in self.alone}
+        before, behind = [own[end] for end in ALONE[:1] if end in own], [own[end] for end in ALONE[1:] if end in own]
+        parts, within = ranks * chunks - len(own), layers - sum(own.values())
         told = f"{self.axis} = {ranks}" + (f" with {chunks} chunks" if chunks > 1 else "")
         self.check_ends(ranks)
         if self.stages:
             if len(self.stages) != ranks * chunks or sum(self.stages) != within:
                 raise InputError(f"[schedule] stages has {len(self.stages)} entries for {sum(self.stages)} layers; "
                                  f"{told} needs {ranks * chunks} entries for {within} layers")
-            inside = self.stages[ends[0]:len(self.stages) - ends[1]]
+            inside = self.stages[len(before):len(self.stages) - len(behind)]
         else:
             if parts > within:
                 raise InputError(f"{told} makes {ranks * chunks} stages of {within} layers{self._without('none')}; "
-                                 f"at most {within + sum(ends)} fit")
+                                 f"at most {within + len(own)} fit")
             inside = tuple(within * (k + 1) // parts - within * k // parts for k in range(parts))
-        return (each,) * ends[0] + inside + (each,) * ends[1]
+        return (*before, *inside, *behind)
 
-    def chunk(self, place: int, layers: int, ranks: int, each: int = 1) -> int:
+    def chunk(self, place: int, layers: int, ranks: int) -> int:
         """The chunk, in the order of the model, that holds the instance at `place`.
 
         >>> [Pipeline("pp", "interleaved", 2).chunk(k, 8, 2) for k in range(8)]
         [0, 0, 1, 1, 2, 2, 3, 3]
         """
-        ends = accumulate(self.layers(layers, ranks, each))
+        ends = accumulate(self.layers(layers, ranks))
         return next(k for k, end in enumerate(ends) if place < end)
 
     def stage(self, place: int, layers: int, ranks: int) -> int:
@@ -310,13 +330,16 @@ def in_flight(pipeline: Pipeline, part: str = "") -> str:
 
     After the n-th forward the stage has run n + 1 of them, and n - min(m*v, ahead) backwards. For the parts FIRST and
     LAST, which run with the first and the last chunk of the model, it is the number of microbatches that they hold; v
-    is then at least 2 if it is a symbol. A folded pipeline has both on its first stage.
+    is then at least 2 if it is a symbol. A folded pipeline has both on its first stage. PREDICTION is the part that
+    runs alone with the last chunk but one, of a rank on which its forwards are the last of so many as go ahead.
 
     >>> in_flight(Pipeline("pp")), in_flight(Pipeline("pp", "interleaved", 2), LAST)
     ('Min(m*v, p - 1 - i + 1)', '1')
     """
     if part in (FIRST, LAST) and pipeline.chunks != 1:
         return {FIRST: "Min(m, 2*p)", LAST: "1"}[part]
+    if part == PREDICTION and pipeline.chunks != 1:
+        return "Min(m, 3)" if pipeline.order == "interleaved" else "Min(m, 2)"
     if pipeline.folded:
         return HELD[pipeline.order]
     return f"Min(m*v, {AHEAD[pipeline.order]} + 1)"
@@ -353,41 +376,3 @@ def _nth(n: int, ranks: int, chunks: int, phase: str) -> Item:
     group, inside = divmod(n, ranks * chunks)
     chunk, microbatch = divmod(inside, ranks)
     return Item(phase, group * ranks + microbatch, chunk if phase == "forward" else chunks - 1 - chunk)
-
-
-def needs(item: Item, stage: int, ranks: int, pipeline: Pipeline) -> Iterator[tuple[int, Item]]:
-    """The (stage, item) pairs whose results an item waits for.
-
-    >>> list(needs(Item("forward", 0, 1), 1, 2, Pipeline("pp", "zb_v", 2)))
-    [(1, F0)]
-    """
-    own, last = pipeline.own(stage, ranks), ranks * (pipeline.chunks or 1) - 1
-    chunk = own[item.chunk]
-    if item.phase == "weights":
-        yield stage, Item("backward", item.microbatch, item.chunk)
-    elif item.phase == "backward" and chunk == last:
-        yield stage, Item("forward", item.microbatch, item.chunk)
-    elif item.phase == "backward" or chunk:
-        there = chunk + (1 if item.phase == "backward" else -1)
-        yield pipeline.rank(there, ranks), Item(item.phase, item.microbatch, there // ranks)
-
-
-def schedule_graph(pipeline: Pipeline, ranks: int, microbatches: int) -> Any:
-    """The wait-for graph of all items of all stages, as a networkx.DiGraph; the schedule can run iff it has no cycle.
-
-    An item has an edge from the item before it on its stage, and from the item whose result it waits for.
-
-    >>> import networkx as nx
-    >>> nx.is_directed_acyclic_graph(schedule_graph(Pipeline("pp"), 4, 6))
-    True
-    """
-    import networkx as nx
-
-    drawn = nx.DiGraph()
-    for stage in range(ranks):
-        items = work(pipeline, stage, ranks, microbatches)
-        drawn.add_nodes_from((stage, item) for item in items)
-        drawn.add_edges_from(((stage, a), (stage, b)) for a, b in pairwise(items))
-        drawn.add_edges_from((needed, (stage, item)) for item in items
-                             for needed in needs(item, stage, ranks, pipeline))
-    return drawn

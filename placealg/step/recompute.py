@@ -196,9 +196,9 @@ def _ended(placed: Placed, unit: str, inside: Collection[int]) -> Iterator[int]:
     graph = placed.graph
     for k in _not_kept(placed, unit, inside):
         name = items[k].makes[0]
-        leaves = any(loop.unit == unit and loop.last == name for loop in graph.loops)
+        leaves = any(loop.unit == unit and loop.last == name for loop in graph.handed)
         away = any(op.unit != unit for op in graph.consumers(name)) or any(
-            loop.first == name and loop.unit != unit for loop in graph.loops)
+            loop.first == name and loop.unit != unit for loop in graph.handed)
         last = name == graph.ops[-1].output
         if k not in outside and not ((leaves or away or last) and isinstance(items[k].what, PlacedOp)):
             yield k

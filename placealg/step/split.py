@@ -167,18 +167,21 @@ def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = Tru
     """Apply the split rule along every axis of `lists` (axis -> ordered entries) to the whole graph.
 
     `shared`: one redistribution serves all uses in one layout; else every use has its own. What enters a repeated unit
-    has the layout of what leaves it, so that one instance represents all.
+    has the layout of what leaves it, so that one instance represents all; what enters a unit of one instance has that
+    of what left the unit before.
     """
     rest = dict(_resting(graph, lists))
     rest |= {t.name: _whole(lists) for t in graph.tensors.values() if t.kind == "data"}
-    slots = {loop.slot: _whole(lists) for loop in graph.loops}
+    slots = {loop.slot: _whole(lists) for loop in graph.handed}
     for _ in range(_TRIES):
         rule = _Rule(graph, lists, shared, {name: [layout] for name, layout in (*rest.items(), *slots.items())})
         for op in graph.ops:
             rule.run(op)
-        left = {loop.slot: rule.versions[loop.last][0] for loop in graph.loops}
-        left |= {loop.slot: _handed_on(loop, graph, left, rule.versions[loop.first][0]) for loop in graph.loops
+        left = {loop.slot: rule.versions[loop.last][0] for loop in graph.handed}
+        left |= {loop.slot: _handed_on(loop, graph, left, rule.versions[loop.first][0]) for loop in graph.handed
                  if graph.storage(loop.last) == loop.slot}
+        left |= {loop.slot: rule.versions[loop.first][0] for loop in graph.handed
+                 if graph.single(loop.unit) and graph.storage(loop.last) != loop.slot}
         if left == slots:
             return Placed(graph, tuple(lists), tuple(rule.ops),
                           FrozenMap({n: v[0] for n, v in rule.versions.items()}), tuple(rule.moves),
@@ -192,7 +195,7 @@ _TRIES = 4
 
 def _handed_on(loop: Loop, graph: Graph, slots: Mapping[str, Layout], before: Layout) -> Layout:
     """The layout of what a unit hands on as it is: that of what enters the next one, or of what left the one before."""
-    return next((slots[after.slot] for after in graph.loops if after.first == loop.last), before)
+    return next((slots[after.slot] for after in graph.handed if after.first == loop.last), before)
 
 
 def _whole(lists: Mapping[str, tuple[str, ...]]) -> Layout:
@@ -276,7 +279,7 @@ class _Rule:
         It is linear, larger than all that it passes a gradient to, and each of its readers is split and takes it whole.
         """
         made, readers = self.graph.tensors[op.output], self.graph.consumers(op.output)
-        ends = {name for loop in self.graph.loops for name in (loop.first, loop.last)}
+        ends = {name for loop in self.graph.handed for name in (loop.first, loop.last)}
         passed = needs_gradient(self.graph).intersection(op.inputs)
         if (op.row.linear != "each" or not readers or made.name in ends or made.name not in needs_gradient(self.graph)
                 or any(self.graph.tensors[n].kind == "parameter" for n in op.inputs)
@@ -288,9 +291,9 @@ class _Rule:
 
     def enter(self, op: Op) -> None:
         """At the first op of a repeated unit, bring what comes before it into the layout of the slot."""
-        loop = self.graph.loop(op.unit)
-        if loop and op == self.graph.of_unit(op.unit)[0]:
-            self.use(op, loop.first, self.versions[loop.slot][0])
+        if op == self.graph.of_unit(op.unit)[0]:
+            for loop in self.graph.entering(op.unit):
+                self.use(op, loop.first, self.versions[loop.slot][0])
 
     def made(self, op: Op, dim: str) -> Place:
         """The place of the result of an op split along `dim`: a shard, a partial sum, or whole with merged rows."""

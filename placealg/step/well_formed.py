@@ -273,5 +273,5 @@ def _operands(event: Event, graph: Graph) -> tuple[str, ...]:
         return graph.ops[-1].inputs if event.verb == "compute" else ()
     op = graph.producer(event.tensor)
     if event.verb == "assign":
-        return tuple(loop.first for loop in graph.loops if loop.slot == event.tensor)
+        return tuple(loop.first for loop in graph.handed if loop.slot == event.tensor)
     return op.inputs if op and event.verb == "compute" else ()

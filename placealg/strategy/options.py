@@ -12,7 +12,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.loss_terms import TERMS
-from placealg.mesh import STAGE_ENDS
+from placealg.mesh import ALONE
 from placealg.placement import MEMORY_TIERS, MODES, STATES
 from placealg.placement import REGION as REGION
 from placealg.strategy.precision import PRESET, precisions
@@ -130,7 +130,7 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                  "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb",
                                             *IN_A_V)),
                  "chunks": Key("chunks"), "stages": Key("layers"),
-                 "alone": Key("choices", STAGE_ENDS)},
+                 "alone": Key("choices", ALONE)},
     "parameters": {"tier": Key("choice", MEMORY_TIERS)},
     "activations": {"tier": Key("choice", MEMORY_TIERS[1:])},
     "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
@@ -163,7 +163,7 @@ TABLES: Mapping[str, str] = {
                 "again, which of its ops are kept or do, in which layers, in which layers activations rest on "
                 "another tier, whether uses share a redistribution, what is gathered in a ring, how gradients are "
                 "reduced and in how many bytes along an axis, where the mean over microbatches is taken, a "
-                "pipeline's order and stages, which of its ends have no layer",
+                "pipeline's order and stages, which parts have no layer",
     "parameters": "the tier on which parameters rest",
     "activations": "the tier on which those of regions rest that are O, between forward and backward",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
@@ -201,7 +201,7 @@ KINDS: Mapping[str, str] = {
     "rank": f'"{RANK}" (symbolic), or a whole number of at least 1',
     "chunks": '"v" (symbolic), or a whole number of at least 1',
     "layers": "a list of the layers of each stage, whole numbers of at least 1; the first and the last may have "
-              "0",
+              "0, and the one before a last one with 0",
     "layers_chosen": "{ first = N } or { every = N }, N a whole number of at least 1",
     "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
     "gathers": "{ AXIS = HOW, ... }; HOW is " + ", ".join(f'"{how}"' for how in GATHERS),

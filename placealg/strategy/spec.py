@@ -14,7 +14,7 @@ from typing import Any
 
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.mesh import STAGE_ENDS, Axis, Mesh
+from placealg.mesh import ALONE, PREDICTION, STAGE_ENDS, Axis, Mesh
 from placealg.notebook_display import Shown
 from placealg.placement import Mode, StatePlacement
 from placealg.strategy.options import (
@@ -218,7 +218,9 @@ class Strategy(Shown):
 
     @property
     def stages_alone(self) -> tuple[str, ...]:
-        """The ends of a pipeline, "first" and "last", whose stage has no layer, as `alone` or a 0 of `stages` says.
+        """The parts "first", "prediction" and "last" whose stage has no layer, as `alone` or a 0 of `stages` says.
+
+        Behind a stage that predicts alone stands the head, which has no layer then.
 
         >>> strategy_on("mine", {"pp": None}, dims={"pp": ["layer"]}, schedule={"alone": ["last"]}).stages_alone
         ('last',)
@@ -226,7 +228,9 @@ class Strategy(Shown):
         said, listed = self.option("schedule", "alone"), self.option("schedule", "stages")
         none = {end for end, layers in zip(STAGE_ENDS, (listed[0], listed[-1]), strict=True) if not layers} if (
             listed) else set()
-        return tuple(end for end in STAGE_ENDS if self.pipeline_axis and (end in said or end in none))
+        none |= {PREDICTION} if len(listed) > 2 and not any(listed[-2:]) else set()
+        found = {*said, *none} | ({ALONE[-1]} if PREDICTION in {*said, *none} else set())
+        return tuple(end for end in ALONE if self.pipeline_axis and end in found)
 
     @property
     def rings(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import STAGE_ENDS
+from placealg.mesh import ALONE, PREDICTION, SAID
 from placealg.placement import STATES, Mode, StatePlacement
 from placealg.strategy.options import (
     IN_A_V,
@@ -111,10 +111,10 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "
                                                  f"it is \"{order}\"")
     listed, alone = strategy.option("schedule", "stages"), strategy.option("schedule", "alone")
-    for end, layers in zip(STAGE_ENDS, (listed[0], listed[-1]), strict=True) if listed else ():
-        if layers and end in alone:
-            yield ("schedule", "alone"), InputError(f"[schedule] alone says that the {end} stage has no layer, and "
-                                                    f"stages = {list(listed)} gives it {layers}")
+    for end, at in zip(ALONE, (0, max(0, len(listed) - 2), len(listed) - 1), strict=True) if listed else ():
+        if listed[at] and (end in alone or (PREDICTION in alone and end == ALONE[-1])):
+            yield ("schedule", "alone"), InputError(f"[schedule] alone says that the {SAID.get(end, end)} stage has no "
+                                                    f"layer, and stages = {list(listed)} gives it {listed[at]}")
     for key in ("pipeline", "chunks", "stages", "alone"):
         if not axes and key in strategy.tables.get("schedule", FrozenMap()):
             yield ("schedule", key), InputError(f"[schedule] {key}: no axis is a pipeline; one names [\"{LAYER}\"] in "

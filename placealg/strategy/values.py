@@ -197,9 +197,9 @@ def _flag(label: str, _key: Key, value: Any, *_: Any) -> bool:
 def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
     if not isinstance(value, (list, tuple)) or not all(type(n) is int and n >= 0 for n in value):
         raise InputError(f"{label} is {shown(value)}: expected a list of whole numbers of at least 1, one per stage")
-    if 0 in value[1:-1]:
+    if 0 in value[1:-1 if any(value[-2:]) else -2]:
         raise InputError(f"{label} is {shown(value)}: a stage between the first and the last has at least 1 layer; "
-                         "those two may have none")
+                         "those two may have none, and the one before a last one with none")
     return tuple(value)
 
 

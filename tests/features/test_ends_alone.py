@@ -75,7 +75,8 @@ def test_a_run_has_no_layer_on_such_a_stage() -> None:
         step = step_of("pp_1f1b", alone=alone)
         found = of(step.reference, Setting.equal(step.reference, {"pp": 4}, 1, 1))
         assert found is not None
-        homes = {unit: {found.home(found.chunk(unit, k)) for k in range(found.each)} for unit in ("layer", "head")}
+        homes = {unit: {found.home(found.chunk(unit, k)) for k in range(found.run.instances(unit, found.graph))}
+                 for unit in ("layer", "head")}
         layers = homes["layer"]
         assert layers == set(range("first" in alone, 4 - ("last" in alone))) and homes["head"] == {3}
         assert found.home(found.chunk("embedding", 0)) == 0

@@ -33,7 +33,7 @@ def waits(order: str, ranks: int, microbatches: int, lengths: tuple[int, int, in
 
 
 def orders_graph(order: str, ranks: int, microbatches: int) -> Any:
-    from placealg.step.pipeline import schedule_graph
+    from placealg.step.waits import schedule_graph
 
     return schedule_graph(Pipeline("pp", order, 2), ranks, microbatches)
 

@@ -25,8 +25,8 @@ from placealg.step.pipeline import (
     WAITING,
     Item,
     Pipeline,
-    schedule_graph,
 )
+from placealg.step.waits import schedule_graph
 
 
 @pytest.mark.parametrize(("order", "many"), [("gpipe", 6), ("1f1b", 6), ("zb_h1", 5), ("zb_h2", 5),

@@ -28,12 +28,11 @@ from placealg.step.pipeline import (
     both_in_flight,
     in_flight,
     instances_in_flight,
-    needs,
     phases,
-    schedule_graph,
     work,
 )
 from placealg.step.program import Step
+from placealg.step.waits import needs, schedule_graph
 from placealg.strategy.expression import parse_strategy
 
 ORDERS = (Pipeline("pp", "gpipe"), Pipeline("pp"), Pipeline("pp", "interleaved", 2), Pipeline("pp", "interleaved", 3))

@@ -18,7 +18,7 @@ from placealg.prover.calculus.versions import CURRENT, GARBAGE, UNHELD, Version
 from placealg.prover.ops.findings import SEED, GradientPart, seed_of, started_by
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import substituted
-from placealg.prover.ops.stages import ends, tied
+from placealg.prover.ops.stages import ends, held_on, tied
 from placealg.step.pipeline import part_of
 from placealg.step.program import Event, Group, Reference
 from placealg.step.receivers import WEIGHTS
@@ -83,7 +83,8 @@ def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
     graph = machine.reference.graph
     if not tied(machine.reference, parameter):
         return machine.owners
-    return machine.owners | {(ends(machine.reference), stage(part_of(op.unit, graph)))}
+    end = ends(machine.reference, held_on(machine.reference, parameter))
+    return machine.owners | {(end, stage(part_of(op.unit, graph)))}
 
 
 def _shared(machine: Machine, where: Pairs) -> Pairs:

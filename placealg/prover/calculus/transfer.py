@@ -33,7 +33,7 @@ from placealg.prover.calculus.places import (
 from placealg.prover.calculus.positions import Pairs, Position, of_any, owner, rank
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Guards, Leaf, Version
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.stages import ends, tied
+from placealg.prover.ops.stages import ends, held_on, tied
 from placealg.step.program import LOOPED, STEP_PHASES, Event
 from placealg.step.verbs import CARRIED, LOSS_SCALE, SOURCES, VERBS
 
@@ -284,7 +284,8 @@ def _norm(machine: Machine, event: Event, _: Iteration) -> None:
 
 def _apart(machine: Machine) -> str:
     """The axis of a pipeline's ends, if the group is tied and is held there; "" otherwise."""
-    return ends(machine.reference) if tied(machine.reference, machine.site.parameter) else ""
+    reference, parameter = machine.reference, machine.site.parameter
+    return ends(reference, held_on(reference, parameter)) if tied(reference, parameter) else ""
 
 
 def _counted(machine: Machine, event: Event, beside: Mapping[str, Position] = FrozenMap()) -> Slot:

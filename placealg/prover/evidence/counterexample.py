@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
-from placealg.mesh import ENDS
+from placealg.mesh import PREDICTION
 from placealg.prover import correct
 from placealg.prover.calculus.contribution import STALE, Slot, Value
 from placealg.prover.calculus.machine import Read, Updated
@@ -21,7 +21,8 @@ from placealg.prover.examine import Candidate
 from placealg.prover.obligations import Failure
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import FailureKind
-from placealg.prover.ops.stages import ends, tied
+from placealg.prover.ops.stages import ends, held_by, held_on, tied
+from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import Group, Reference
 
 
@@ -69,14 +70,15 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
     device = {a: place.coordinate(a, DEVICE) for a in axes}
     if at_ends and reference.pipeline:
         axis = reference.pipeline.axis
-        device[axis] = place.coordinate(ends(reference), DEVICE) * (sizes[axis] - 1)
+        held = held_on(reference, candidate.group.parameters[0])
+        device[axis] = _rank_of(held[place.coordinate(ends(reference, held), DEVICE)], reference, sizes)
     return Facts(
         group=candidate.group.name,
         sizes=sizes,
         microbatches=microbatches,
         device=device,
         cell=(tuple(place.unit(a) for a in reference.data_axes), _microbatch(case, microbatches)),
-        owners={key: rank for key, rank in _owners(model, place) if key[1] in sizes},
+        owners={key: rank for key, rank in _owners(model, place, reference) if key[1] in sizes},
         unequal=(failure.obligation == "normalizer" or failure.kind is FailureKind.SUPPOSED)
         and "equal_counts" not in reference.hypotheses,
         got=has, want=want, mass=ratio, explanation=explanation)
@@ -85,12 +87,13 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
 def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int]) -> tuple[Candidate, dict[str, int]]:
     """The candidate of a tied group with the number of pipeline ends in place of its symbol, and that symbol's value.
 
-    Any other candidate is returned unchanged. Rank 0 of the ends is the first stage, rank 1 the last.
+    Any other candidate is returned unchanged. The ranks of the ends are the stages that hold the group, in order.
     """
     parameters = candidate.group.parameters
     if reference.pipeline is None or not parameters or not tied(reference, parameters[0]):
         return candidate, {}
-    name, number = ends(reference), min(2, sizes[reference.pipeline.axis])
+    held = held_on(reference, parameters[0])
+    name, number = ends(reference, held), min(len(held), sizes[reference.pipeline.axis])
 
     def numbered(value: Value) -> Value:
         tags = tuple(replace(t, slot=replace(t.slot, terms=numbered(Value(t.slot.terms)).terms)) if t.slot else t
@@ -110,7 +113,15 @@ Owned = tuple[tuple[str, str, int], int]
 """((layout, axis, element), the rank that owns it)."""
 
 
-def _owners(model: Mapping[str, int], place: ModelPlaces) -> Iterator[Owned]:
+def _rank_of(part: str, reference: Reference, sizes: Mapping[str, int]) -> int:
+    """The rank along the pipeline that runs a part of the model: FIRST, PREDICTION or LAST."""
+    assert reference.pipeline is not None
+    pipeline, ranks = reference.pipeline, sizes[reference.pipeline.axis]
+    last = 0 if pipeline.folded else ranks - 1
+    return {FIRST: 0, PREDICTION: pipeline.predicting_rank(ranks), LAST: last}[part]
+
+
+def _owners(model: Mapping[str, int], place: ModelPlaces, reference: Reference) -> Iterator[Owned]:
     """Every owner in a model; a layout that differs along an axis has an entry for each rank of it."""
     for name, rank in model.items():
         axis, position = symbols.place_of(name) or ("", DEVICE)
@@ -120,10 +131,11 @@ def _owners(model: Mapping[str, int], place: ModelPlaces) -> Iterator[Owned]:
             layout = layout_of(order)
             if along:
                 coordinate = place.coordinate(along, there)
-                real = along.removesuffix(ENDS)
-                if real != along and coordinate:
-                    coordinate = place.sizes[real] - 1
-                layout = f"{layout}({real})={coordinate}"
+                held = held_by(reference, along)
+                if held and reference.pipeline:
+                    along = reference.pipeline.axis
+                    coordinate = _rank_of(held[coordinate], reference, place.sizes)
+                layout = f"{layout}({along})={coordinate}"
             yield (layout, axis, 1 if first else 0), rank
 
 
@@ -181,6 +193,7 @@ WANT = {
 WANT_OF_KIND = {
     FailureKind.UNSENT: "one send for each message that is received",
     FailureKind.UNRECEIVED: "one receive for each message that is sent",
+    FailureKind.OUT_OF_TURN: "messages received in the order in which they are sent",
 }
 """Kind of failure -> the wanted behaviour in words, for obligations that can fail in several ways."""
 

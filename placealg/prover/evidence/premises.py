@@ -7,11 +7,12 @@ from typing import Any
 
 import z3
 
+from placealg.mesh import PREDICTION
 from placealg.prover.calculus.contribution import OPAQUE, count_cell
 from placealg.prover.calculus.positions import of_the_first, stage
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.solver import PROCESS, Reply
-from placealg.prover.ops.stages import ends
+from placealg.prover.ops.stages import HOLDERS, ends, predicting_alone
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import Reference, Step
 
@@ -42,14 +43,32 @@ def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
     """
     if reference.pipeline is None:
         return
-    axis, end = reference.pipeline.axis, ends(reference)
+    axis = reference.pipeline.axis
     if reference.pipeline.alone and axis not in reference.unrolled:
         yield symbols.size(axis) >= reference.pipeline.least
     for name in names:
         place = symbols.place_of(name)
         if place and place[0] == axis and (first := of_the_first(place[1])):
             yield symbols.coordinate(*place) == symbols.coordinate(axis, first)
-    if any(name == end or name.endswith(f"@{end}") for name in names):
-        ranks, size = symbols.size(axis), symbols.size(end)
-        yield from (ranks >= 1, size == z3.If(ranks >= 2, z3.IntVal(2), z3.IntVal(1)),
+    for held in HOLDERS:
+        end = ends(reference, held)
+        if any(name == end or name.endswith(f"@{end}") for name in names):
+            yield from _end_premises(reference, end, held)
+
+
+def _end_premises(reference: Reference, end: str, held: tuple[str, ...]) -> Iterator[Any]:
+    """The size of an axis of stages that hold a tied parameter, and where on it each part of the model stands.
+
+    The first stage may be the last one, too; where layers that predict stand alone, all of them differ.
+    """
+    assert reference.pipeline is not None
+    ranks, size = symbols.size(reference.pipeline.axis), symbols.size(end)
+    yield ranks >= 1
+    if held == (FIRST, LAST):
+        yield from (size == z3.If(ranks >= 2, z3.IntVal(2), z3.IntVal(1)),
                     symbols.coordinate(end, stage(FIRST)) == 0, symbols.coordinate(end, stage(LAST)) == size - 1)
+        return
+    yield size == len(held)
+    for place, part in enumerate(held):
+        units = predicting_alone(reference.graph) if part == PREDICTION else (part,)
+        yield from (symbols.coordinate(end, stage(unit)) == place for unit in units)

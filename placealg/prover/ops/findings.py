@@ -32,6 +32,7 @@ class FailureKind(Enum):
     SUPPOSED = "what cannot be followed, only run"
     UNSENT = "a message that is received and not sent"
     UNRECEIVED = "a message that is sent and not received"
+    OUT_OF_TURN = "a message that is received before another that was sent first"
     MISMATCHED = "a message that is not what is handed on locally"
     NORM = "a norm that miscounts a group"
     FLAG = "a flag that misses elements of a group"

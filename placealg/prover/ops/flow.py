@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placealg.models.alone import COUNTS
 from placealg.models.backward import transposed
 from placealg.models.graph import Graph, Loop, Op, unit_of
 from placealg.prover.ops import paths
@@ -108,7 +107,7 @@ class _Follower:
         self.tensors = Tensors(step)
         self.stages = Stages(self.reference, self.tensors)
         self.operators = Operators(self.reference, self.tensors, self.flow, self.stages)
-        self.handed: list[tuple[str, str, Sum]] = []
+        self.handed: list[tuple[str, str, str, Sum]] = []
         self.entered: Sum = ()
         self.inside = ""
         self.followed: set[tuple[str, bool]] = set()
@@ -143,6 +142,11 @@ class _Follower:
                 self.execute(event)
             self.inside = ""
             return
+        if self.graph.single(unit):
+            self.pass_of(1)
+            self.instance_of(unit, events)
+            self.back(events[-1])
+            return
         forward = self.tensors.instance(unit)
         for number in range(1, _PASSES + 1):
             self.pass_of(number)
@@ -153,13 +157,12 @@ class _Follower:
                 self.give_up(events[0], f"is not followed into other instances of {unit}: something is not exact")
                 break
             if reverse:
-                left = self.handed[0][2] if len(self.handed) == 1 else ()
+                left = self.handed[0][3] if len(self.handed) == 1 else ()
             else:
                 entered, left = self.entered, self.tensors.made.get((loop.last, ""), ())
             alike = {*self.stages.anywhere(left)} == {*self.stages.anywhere(entered)}
-            first = reverse and number == 1 and unit not in COUNTS and any(
-                name == loop.last and label for name, label in arrived)
-            if alike and number >= self.stages.least(unit) and not first:
+            first = reverse and number == 1 and any(name == loop.last and label for name, label in arrived)
+            if alike and number >= self.stages.least and not first:
                 if self.odd.get(unit) and (number > 1 if reverse else self.left_otherwise(loop)):
                     self.give_up(events[0], f"is not followed where {unit} has few instances, the first unlike others")
                 self.back_through(self.odd.get(unit, []) if reverse else [], events, loop)
@@ -175,10 +178,14 @@ class _Follower:
                 instance = self.tensors.again(unit, loop.last)
                 self.odd.setdefault(unit, []).extend([] if alike else [instance])
         self.pass_of(1, self.handed)
+        self.back(events[-1])
+
+    def back(self, event: Event) -> None:
+        """End the instances of a unit: what they hand back is added to the gradients of what they were handed."""
         self.inside = ""
-        for name, label, held in self.handed:
-            if not self.tensors.add(name, label, loop.slot, held):
-                self.give_up(events[-1], f"adds to the gradient of {name} once more")
+        for name, label, slot, held in self.handed:
+            if not self.tensors.add(name, label, slot, held):
+                self.give_up(event, f"adds to the gradient of {name} once more")
         self.handed = []
 
     def instance_of(self, unit: str, events: tuple[Event, ...]) -> None:
@@ -196,7 +203,7 @@ class _Follower:
                 for made in (*(instance[0] for instance in self.odd[loop.unit]), self.tensors.made)]
         return any(versions != left[-1] for versions in left)
 
-    def pass_of(self, number: int, handed: list[tuple[str, str, Sum]] | None = None) -> None:
+    def pass_of(self, number: int, handed: list[tuple[str, str, str, Sum]] | None = None) -> None:
         """Begin another instance of a repeated unit."""
         self.operators.passes = self.stages.passes = number
         self.handed = handed or []
@@ -205,7 +212,7 @@ class _Follower:
         """Run backward through the first instances, the last of them first, if they hold what later ones do not."""
         for instance in reversed(instances):
             if len(self.handed) == 1:
-                self.tensors.back_again(loop.unit, loop.last, self.stages.neighbour(self.handed[0][2], loop.unit))
+                self.tensors.back_again(loop.unit, loop.last, self.stages.neighbour(self.handed[0][3], loop.unit))
             self.tensors.put_back(loop.unit, instance)
             self.pass_of(self.operators.passes + 1)
             self.instance_of(loop.unit, events)
@@ -225,7 +232,7 @@ class _Follower:
         assigned = [e for e in here if e.verb == "assign" and e.on_gradient == reverse]
         if not assigned:
             self.give_up(here[-1], f"passes nothing from one instance of {loop.unit} to the next")
-        elif reverse and len(assigned) > 1:
+        elif reverse and len({e.tensor for e in assigned}) < len(assigned):
             self.give_up(assigned[1], f"passes the input of one instance of {loop.unit} to the next a second time")
         return True
 
@@ -263,7 +270,8 @@ class _Follower:
         loop = self.graph.loop(unit)
         if self.inside == unit or (not self.inside and loop is None):
             return True
-        return not self.inside and loop is not None and event.tensor == loop.last and event.verb != "compute"
+        handed_on = loop is not None and event.tensor in self.graph.leaving(unit)
+        return not self.inside and handed_on and event.verb != "compute"
 
     # the loss
 
@@ -281,10 +289,10 @@ class _Follower:
 
     def slot(self, event: Event) -> None:
         """Assign what enters a repeated unit, or hand the gradient of that back to where it came from."""
-        loop = next(x for x in self.graph.loops if x.slot == event.tensor)
+        loop = next(x for x in self.graph.handed if x.slot == event.tensor)
         name, label = event.operands[0] if event.reads else Version(loop.first)
         if event.on_gradient:
-            self.handed.append((name, label, self.tensors.gradient(loop.slot)))
+            self.handed.append((name, label, loop.slot, self.tensors.gradient(loop.slot)))
         else:
             before = self.tensors.made.get((loop.last, ""), ())
             first = self.operators.passes == 1
@@ -298,9 +306,10 @@ class _Follower:
             if left:
                 self.flow.demands.append(_of_message(left, FailureKind.UNRECEIVED))
             return
-        loop = next(x for x in self.graph.loops if event.tensor in (x.slot, x.last))
+        loop = self.graph.slot(event.tensor) or self.graph.loop(event.unit)
+        assert loop is not None
         wrong = self.stages.receive(event, loop)
-        if wrong is FailureKind.UNSENT:
+        if wrong in (FailureKind.UNSENT, FailureKind.OUT_OF_TURN):
             self.flow.demands.append(_of_message(event.path, wrong))
         elif wrong:
             self.give_up(event, AMISS[wrong])

@@ -152,7 +152,7 @@ class Operators:
             return
         split: Mapping[str, str] = self.reference.split_dims.get(name, FrozenMap())
         if tied(self.reference, name):
-            held = at_the_ends(held, self.reference)
+            held = at_the_ends(held, self.reference, name)
         stage = self.stages.at(op.unit)
         self.flow.add(GradientPart(event.path, name, use, paths.each(held, lambda v: paths.owned(v, split, stage))))
 

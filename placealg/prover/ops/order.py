@@ -48,7 +48,7 @@ def untimely(events: Iterable[Event], graph: Graph) -> Iterator[tuple[Event, str
 def _of_the_last_alone(events: list[Event], graph: Graph) -> Iterator[tuple[Event, str]]:
     """Events that change a tensor only for a repeated unit's last instance, or read it after others ran again."""
     back = [e for e in events if e.phase in ("backward", WEIGHTS)]
-    for loop in graph.loops:
+    for loop in (x for x in graph.loops if not graph.single(x.unit)):
         read = {version for e in back if e.unit == loop.unit for version in _reads(e, graph)}
         for event in events:
             if event.unit != loop.unit and event.value == loop.last and (loop.last, event.version) in read:
@@ -164,7 +164,7 @@ def _adds(event: Event, graph: Graph) -> Iterator[Version]:
     if event.phase == WEIGHTS:
         return
     if event.verb == "assign":
-        yield from given or [Version(loop.first) for loop in graph.loops if loop.slot == event.tensor]
+        yield from given or [Version(loop.first) for loop in graph.handed if loop.slot == event.tensor]
     elif event.verb == "compute" and op is not None:
         operands = given or list(map(Version, op.inputs))
         yield from (operands[k] for k in differentiated(graph, op) if graph.tensors[operands[k][0]].kind != "parameter")

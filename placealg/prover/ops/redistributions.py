@@ -31,7 +31,8 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         return _of_a_unit(event)
     if event.verb in MESSAGES:
         leaves = (event.verb == "send") != event.on_gradient
-        if event.tensor not in {loop.last if leaves else loop.slot for loop in graph.loops}:
+        passed = [n for x in graph.loops for n in graph.leaving(x.unit)] if leaves else [x.slot for x in graph.handed]
+        if event.tensor not in passed:
             return f"{event.verb} of {event.value}, which no instance passes on"
     if pipeline and _elsewhere(event, graph):
         return f"{event.verb} of {event.value} on the stage of {event.unit}"
@@ -81,8 +82,8 @@ def _elsewhere(event: Event, graph: Graph) -> bool:
         return False
     units = {unit_of(name)}
     if graph.tensors[name].kind == "data":
-        units = {op.unit for op in graph.consumers(name)} | {e.unit for e in graph.loops if e.first == name}
-    left = {loop.unit for loop in graph.loops[-1:] if loop.last == name and here == LAST}
+        units = {op.unit for op in graph.consumers(name)} | {e.unit for e in graph.handed if e.first == name}
+    left = {loop.unit for loop in graph.loops[-1:] if name in graph.leaving(loop.unit) and here == LAST}
     return any(part_of(unit, graph) != here for unit in units - left)
 
 

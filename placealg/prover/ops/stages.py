@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import combinations
 from typing import NamedTuple
 
 from placealg.frozen import FrozenMap
-from placealg.mesh import ENDS, Axis, Mesh
-from placealg.models.alone import COUNTS
+from placealg.mesh import ALONE, ENDS, PREDICTION, Axis, Mesh
+from placealg.models.alone import HANDS_ON
 from placealg.models.graph import Graph, Loop, unit_of
 from placealg.prover.calculus.contribution import equality, merged
 from placealg.prover.calculus.positions import Pairs, Position, neighbour, stage
@@ -30,17 +31,22 @@ from placealg.step.verbs import LOSS_SCALE
 AMISS: Mapping[FailureKind, str] = {
     FailureKind.UNSENT: "waits for a message that nobody sends",
     FailureKind.UNRECEIVED: "sends a message that nobody receives",
+    FailureKind.OUT_OF_TURN: "receives a message before another that was sent first",
     FailureKind.MISMATCHED: "receives one thing on its own stage, another from the next",
 }
 """Kind of failure of a message -> what the event does then."""
 
+HOLDERS = tuple(held for n in (2, 3) for held in combinations(ALONE, n))
+"""The parts of a model that may hold a tied parameter together, in order."""
+
 
 class StageMessage(NamedTuple):
-    """A message in transit: the instance that sent it, the path of the event, what it carries."""
+    """A message in transit: the instance that sent it, the path of the event, what it carries, of which tensor."""
 
     instance: tuple[str, int]
     path: str
     held: Sum
+    tensor: str
 
 
 class Stages:
@@ -58,12 +64,10 @@ class Stages:
         self.sent: dict[bool, list[StageMessage]] = {False: [], True: []}
         self.unlike = False
 
-    def least(self, unit: str) -> int:
-        """The least number of instances of a repeated unit to follow: two if they send messages to each other.
-
-        What hands on at an end of the model is one instance.
-        """
-        return 2 if self.axis and unit not in COUNTS else 1
+    @property
+    def least(self) -> int:
+        """The least number of instances of a repeated unit to follow: two if they send messages to each other."""
+        return 2 if self.axis else 1
 
     def at(self, unit: str) -> Position:
         """The position of a unit's stage."""
@@ -103,21 +107,27 @@ class Stages:
         held = self.tensors.here(event)
         if event.on_gradient and event.version:
             held = paths.lost(held)  # the message lacks what other versions of the gradient received
-        waiting.append(StageMessage(instance, event.path, held))
+        waiting.append(StageMessage(instance, event.path, held, event.tensor))
         return left
 
     def receive(self, event: Event, loop: Loop) -> FailureKind | None:
         """Receive what an instance is handed: locally, or by message if its neighbour runs on another stage.
 
-        Returns what is wrong: there is no message, or it is not what is handed on locally.
+        Messages are received in the order in which they were sent. Returns what is wrong: there is no message, it is of
+        another tensor, or it is not what is handed on locally.
         """
         own, tensors = self.at(loop.unit), self.tensors
         if self.passes == 1 and self._alone(loop, event.on_gradient):
             return None
-        use = next((x.slot for x in self.graph.loops if x.first == event.tensor and self.passes == 1), NEXT_INSTANCE)
+        use = next((x.slot for x in self.graph.handed if x.first == event.tensor and self.passes == 1), NEXT_INSTANCE)
         local = (tensors.gradients.get((event.tensor, ""), {}).get(use, ()) if event.on_gradient
                  else tensors.made.get((loop.slot, ""), ()))
         waiting = self.sent[event.on_gradient]
+        sent = loop.first if self.passes == 1 else loop.last
+        if event.on_gradient:
+            sent = loop.slot if use == NEXT_INSTANCE else use
+        if waiting and waiting[0].tensor != sent:
+            return FailureKind.OUT_OF_TURN
         message = waiting.pop(0).held if waiting else ()
         if not message:
             return FailureKind.UNSENT
@@ -139,7 +149,7 @@ class Stages:
     def _alone(self, loop: Loop, reverse: bool) -> bool:
         """Whether the neighbour of a unit's first (last) instance is no instance of a repeated unit."""
         if reverse:
-            return loop == self.graph.loops[-1]
+            return loop.unit == self.graph.loops[-1].unit
         return self.graph.loop(unit_of(loop.first)) is None
 
 
@@ -203,21 +213,42 @@ def in_several_chunks(step: Step) -> Iterator[Event]:
     """
     reference, graph = step.reference, step.reference.graph
     if reference.pipeline and reference.pipeline.folded:
-        shared = {p.name for p in graph.parameters if tied(reference, p.name)}
+        shared = {p.name for p in graph.parameters if tied(reference, p.name)
+                  and {FIRST, LAST} <= {*held_on(reference, p.name)}}
         uses = {op.output for name in shared for op in graph.consumers(name)}
         yield from (e for e in step.phase(*LOOPED) if e.on_gradient and e.tensor in uses)
 
 
 def tied(reference: Reference, parameter: str) -> bool:
-    """Whether a parameter is held on several stages of the pipeline: at the ends of the model."""
+    """Whether a parameter is held on several stages of the pipeline: at the ends of the model, or where it predicts."""
     graph = reference.graph
     return bool(reference.pipeline and spread(graph.sites(parameter), graph))
 
 
-def ends(reference: Reference) -> str:
-    """The name of the axis that consists of a pipeline's first and last stage; one stage if they are the same."""
+def predicting_alone(graph: Graph) -> tuple[str, ...]:
+    """The units that predict later tokens on a stage of their own."""
+    return tuple(loop.unit for loop in graph.loops if graph.single(loop.unit) and loop.unit not in HANDS_ON.values())
+
+
+def held_on(reference: Reference, parameter: str) -> tuple[str, ...]:
+    """The parts of the model that use a parameter: FIRST, PREDICTION where that stands alone, LAST."""
+    graph = reference.graph
+    parts = {part_of(site, graph) for site in graph.sites(parameter)}
+    return tuple(part for part in ALONE if part in parts or (part == PREDICTION and parts & {*predicting_alone(graph)}))
+
+
+def ends(reference: Reference, held: tuple[str, ...]) -> str:
+    """The name of the axis that consists of the stages of some parts of the model.
+
+    That of a pipeline's first and last stage is one stage if they are the same.
+    """
     assert reference.pipeline is not None
-    return reference.pipeline.axis + ENDS
+    return reference.pipeline.axis + ENDS + ("" if held == (FIRST, LAST) else "_" + "_".join(held))
+
+
+def held_by(reference: Reference, axis: str) -> tuple[str, ...]:
+    """The parts of the model whose stages an axis consists of; () if it is an axis of the mesh."""
+    return next((held for held in HOLDERS if reference.pipeline and ends(reference, held) == axis), ())
 
 
 def no_end(step: Step, group: Group) -> Iterator[Event]:
@@ -243,13 +274,14 @@ def _seen(event: Event, group: Group) -> bool:
 def on_ends(step: Step, group: Group) -> Step:
     """The step as a tied group sees it: along the pipeline the group is held on the first and on the last stage.
 
-    Those two (or one) are an axis of their own in place of the pipeline's.
+    Those two (or one), and that of the layers that predict, are an axis of their own in place of the pipeline's.
     """
     reference = step.reference
     if not group.parameters or not tied(reference, group.parameters[0]):
         return step
     assert reference.pipeline is not None
-    old, new = reference.pipeline.axis, ends(reference)
+    held = held_on(reference, group.parameters[0])
+    old, new = reference.pipeline.axis, ends(reference, held)
 
     def moved(event: Event) -> Event:
         if not _seen(event, group):
@@ -259,15 +291,15 @@ def on_ends(step: Step, group: Group) -> Step:
                        where=tuple(Clause(new, c.rank, c.but) if c.axis == old else c for c in event.where))
 
     mesh = Mesh(tuple(Axis(new) if a.name == old else a for a in reference.mesh))
-    unrolled = FrozenMap({new if a == old else a: min(n, 2) if a == old else n
+    unrolled = FrozenMap({new if a == old else a: min(n, len(held)) if a == old else n
                           for a, n in reference.unrolled.items()})
     return Step(replace(reference, mesh=mesh, unrolled=unrolled), tuple(moved(e) for e in step.events))
 
 
-def at_the_ends(held: Sum, reference: Reference) -> Sum:
-    """The contribution of a use to the gradient of a tied parameter: on its own stage, and 0 at the other end."""
+def at_the_ends(held: Sum, reference: Reference, parameter: str) -> Sum:
+    """The contribution of a use to the gradient of a tied parameter: on its own stage, and 0 on the others."""
     assert reference.pipeline is not None
-    axis, new = reference.pipeline.axis, ends(reference)
+    axis, new = reference.pipeline.axis, ends(reference, held_on(reference, parameter))
     return paths.each(held, lambda v: replace(v, mask=_others(v.mask, axis), terms=merged(
         replace(t, at=t.at.plus({new: p})) for t in v.terms for a, p in v.mask if a == axis)))
 

@@ -73,7 +73,7 @@ class Tensors:
             return self.expected[name]
         found = [f"{op.output}/{k}" for op in self.graph.consumers(name)
                  for k in differentiated(self.graph, op) if op.inputs[k] == name]
-        found += [loop.slot for loop in self.graph.loops if loop.first == name]
+        found += [loop.slot for loop in self.graph.handed if loop.first == name]
         return tuple(found)
 
     def add(self, name: str, label: str, use: str, held: Sum) -> bool:
@@ -188,4 +188,4 @@ class Tensors:
         """Whether an op outside reads a tensor, or it enters or leaves a repeated unit."""
         if any(op.output not in inside for op in self.graph.consumers(name)):
             return True
-        return any(name in (loop.first, loop.last) for loop in self.graph.loops)
+        return any(name in (loop.first, loop.last) for loop in self.graph.handed)

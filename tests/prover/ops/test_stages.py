@@ -24,6 +24,7 @@ from placealg.prover.ops.stages import (
     at_the_ends,
     before_its_uses,
     ends,
+    held_on,
     in_several_chunks,
     no_end,
     on_ends,
@@ -70,7 +71,8 @@ def test_a_parameter_of_several_chunks_of_one_stage_is_left_open(order: str) -> 
 def test_what_is_tied() -> None:
     assert tied(TIED.reference, "embedding.weight") and not tied(TIED.reference, "layer.mlp.up.weight")
     assert not tied(FLAT.reference, "embedding.weight") and not tied(UNTIED.reference, "embedding.weight")
-    assert ends(TIED.reference) == "pp_ends"
+    held = held_on(TIED.reference, "embedding.weight")
+    assert held == ("first", "last") and ends(TIED.reference, held) == "pp_ends"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -130,7 +132,7 @@ def test_an_inner_stage_is_no_end() -> None:
 
 def test_what_a_use_of_a_tied_parameter_adds_counts_at_its_own_end() -> None:
     held = (Value((Term(ONE, FrozenMap({"dp": "at:batch"})),), frozenset({("pp", "stage:first"), ("dp", "at:seq")})),)
-    (value,) = at_the_ends(held, TIED.reference)
+    (value,) = at_the_ends(held, TIED.reference, "embedding.weight")
     assert value.mask == {("dp", "at:seq")}
     assert value.terms == (Term(ONE, FrozenMap({"dp": "at:batch", "pp_ends": "stage:first"})),)
 
@@ -160,8 +162,7 @@ def test_an_op_finds_what_is_held_on_its_stage() -> None:
 
 def test_neighbours_and_anywhere() -> None:
     there = stages()
-    assert there.at("layer") == "stage:layer" and there.at("head") == "stage:last" and there.least("layer") == 2
-    assert there.least("entry") == 1
+    assert there.at("layer") == "stage:layer" and there.at("head") == "stage:last" and there.least == 2
     assert there.neighbour(held_at("stage:layer"), "layer") == held_at("stage:layer'")
     assert there.neighbour(held_at("stage:first"), "layer") == held_at("stage:first")
     sided = tuple(replace(v, sides=equality("pp", "stage:layer", "stage:last") | equality("dp", DEVICE, "0"))
@@ -173,7 +174,7 @@ def test_without_a_pipeline_nothing_happens() -> None:
     flat = Stages(FLAT.reference, Tensors(FLAT))
     held = (Value((Term(ONE),), frozenset({("", "stage:layer"), ("dp", "at:batch")})),)
     assert flat.here("layer", held) == flat.neighbour(held, "layer") == flat.anywhere(held) == held
-    assert (flat.least("layer"), flat.axis) == (1, "")
+    assert (flat.least, flat.axis) == (1, "")
 
 
 # messages
@@ -191,8 +192,9 @@ def passing(reverse: bool, local: paths.Sum, sent: paths.Sum | None, passes: int
         there.tensors.gradients[loop.last, ""] = {NEXT_INSTANCE: local}
     elif local:
         there.tensors.made[loop.slot, ""] = local
-    other = StageMessage(("layer", 1), "elsewhere", held_at("stage:elsewhere"))
-    mine = [] if sent is None else [StageMessage(("layer", passes - 1), "here", sent)]
+    other = StageMessage(("layer", 1), "elsewhere", held_at("stage:elsewhere"), "")
+    named = (loop.slot if reverse else loop.last) if passes > 1 else loop.first
+    mine = [] if sent is None else [StageMessage(("layer", passes - 1), "here", sent, named)]
     there.sent = {reverse: mine, not reverse: [other]}
     event = next(e for e in TIED.events if e.verb == "recv" and e.value == value)
     said = there.receive(event, loop)
@@ -258,7 +260,7 @@ def test_a_gradient_comes_from_the_unit_behind_or_from_the_next_instance(passes:
     there.passes = passes
     mine, sender = {1: (layer.slot, layer.unit), 2: (NEXT_INSTANCE, dense.unit)}[passes]
     sent = scaled({1: "m", 2: "dp"}[passes], f"stage:{sender}")
-    there.sent = {True: [StageMessage((sender, 1), "here", sent)], False: []}
+    there.sent = {True: [StageMessage((sender, 1), "here", sent, layer.slot)], False: []}
     event = next(e for e in step.events if e.verb == "recv" and e.value == dense.last + GRAD)
     assert there.receive(event, dense) is None
     uses = there.tensors.gradients[dense.last, ""]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from agreement import compare
 from mutants import KINDS, Kind, Mutant, axis_changes, deletions, doublings, of_every_sort, swaps
+from predicting import small
 from random_dims import judged
 
 from placealg.errors import InputError
@@ -53,6 +54,8 @@ OP_LEVEL: Mapping[str, Callable[[], Model]] = {
     "zero2*tp_sp*pp_zb_h1": lambda: gpt(Style(flash=True)), "zero3*tp*pp_zb_h2*recompute_full": gpt,
     "zero3*tp*pp_zb_v": lambda: gpt(replace(GPT, tied=False)), "zero2*pp_dualpipe_v*recompute_full": mlp,
     "zero1*pp, ends alone": gpt, "tp_sp*pp_zb_v, ends alone": lambda: gpt(replace(GPT, tied=False)),
+    **dict.fromkeys(("zero1*pp, prediction alone", "zero3*pp_zb_h1, prediction alone",
+                     "pp_interleaved, prediction alone"), small),
     "zero3*tp_sp*pp": mla, "zero3*tp_sp*pp*cp_ring*ep": moe,
 }
 """Strategies whose programs run op by op: those of the catalogue, and compositions -> the model they run on."""
@@ -89,12 +92,16 @@ FEW = 8
 """Of so many sorts one is tried where a few are asked for, another one for each strategy."""
 
 
+ALONE: Mapping[str, tuple[str, ...]] = {"ends alone": ("first", "last"), "prediction alone": ("prediction", "last")}
+"""What may stand behind a strategy -> the parts of the model whose stages have no layer then."""
+
+
 def step_of(name: str) -> Step:
-    """The derived program; where the ends of a pipeline stand alone, its first and its last stage have no layer."""
+    """The derived program, on stages of which some have no layer where the name says so."""
     expression, _, alone = name.partition(", ")
     strategy = parse_strategy(expression)
     if alone:
-        schedule = strategy.tables.get("schedule", FrozenMap[str, Any]()).plus({"alone": ("first", "last")})
+        schedule = strategy.tables.get("schedule", FrozenMap[str, Any]()).plus({"alone": ALONE[alone]})
         strategy = replace(strategy, tables=strategy.tables.plus({"schedule": schedule}))
     return derive(strategy, OP_LEVEL[name]())
 

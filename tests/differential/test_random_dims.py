@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 import pytest
 import random_fields
-from random_dims import agreed, edited, judged, programs
+from predicting import predicting, small
+from random_dims import Sample, agreed, edited, judged, programs
 
 from placealg.check.prove import prove
+from placealg.models.model import Model
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.step.event_fields import FIELDS
 from placealg.step.pipeline import ORDERS
@@ -20,17 +23,26 @@ BRIEF, SLOW = 3, max(1, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")) // 2)
 """The slow tier draws SLOW runs of EACH programs, each run with its own seed; the default one BRIEF programs."""
 
 
-def derived(number: int, each: int = EACH) -> None:
+PREDICTING = {m.name: m for m in (small(), predicting(2))}
+"""Models of which some layers predict later tokens; in a pipeline these stand alone."""
+
+
+def staged(number: int, models: Mapping[str, Model]) -> Iterator[Sample]:
+    """Programs of models whose layers that predict have a stage of their own."""
+    return (s for s in programs(number, models) if (p := s.step.reference.pipeline) and "prediction" in p.alone)
+
+
+def derived(number: int, each: int = EACH, drawn: Iterable[Sample] | None = None) -> None:
     """Every derived program is proved and equals the single device."""
-    for sample in islice(programs(number), each):
+    for sample in islice(programs(number) if drawn is None else drawn, each):
         verdict, complaint = judged(sample.step)
         assert verdict == PROVED and not complaint, f"{sample.story}\n{complaint or prove(sample.step).counterexample}"
 
 
-def changed(number: int, each: int = EACH) -> Counter[str]:
+def changed(number: int, each: int = EACH, drawn: Iterable[Sample] | None = None) -> Counter[str]:
     """A program with one edit is proved only if it equals the single device; few are left open."""
     counted: Counter[str] = Counter()
-    for k, sample in enumerate(islice(programs(number), each)):
+    for k, sample in enumerate(islice(programs(number) if drawn is None else drawn, each)):
         mutant = edited(sample, number * EACH + k)
         verdict, complaint = judged(mutant.step)
         counted[verdict] += 1
@@ -58,6 +70,14 @@ def test_many_derived_programs_are_proved_and_right(number: int) -> None:
 def test_prover_and_simulator_agree_on_many_edited_programs(number: int) -> None:
     counted = changed(number)
     assert counted[REFUTED] >= EACH // 4 and counted[PROVED] >= 1, counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(100, 100 + SLOW // 2))
+def test_layers_that_predict_alone_agree(number: int) -> None:
+    """Derived programs, and edited ones: of a model of one product, and of a decoder with two such layers."""
+    derived(number, BRIEF, staged(number, PREDICTING))
+    changed(number, EACH, staged(number, {"small": PREDICTING["small"]}))
 
 
 def any_field(number: int, each: int = EACH) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from predicting import predicting, small
 
 from placealg.check.prove import prove
 from placealg.cost.communication import communication
@@ -18,10 +18,9 @@ from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.importers.read import Options, read_words
 from placealg.models.alone import standing_alone
-from placealg.models.build import graph
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
-from placealg.models.transformer import LLAMA, Layers, gpt, transformer
+from placealg.models.transformer import gpt
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
@@ -37,31 +36,6 @@ from placealg.strategy.spec import overlay
 PREDICTING = ("prediction", "last")
 SIZES = {"b": 3, "s": 64, "h": 48, "a": 12, "kv": 4, "f": 96, "L": 12, "V": 96, "m": 8, "dp": 2, "tp": 2}
 TYPES = {"w": 2, "g": 2, "wire": 2, "o": 12, "act": 2, "T_F": 3, "T_B": 4, "T_W": 2}
-
-
-def predicting(count: int = 1, tied: bool = False) -> Model:
-    """A small decoder with so many layers that each predict one token further."""
-    style = replace(LLAMA, tied=tied)
-    sizes = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f"}
-    layers = tuple(Layers(f"mtp{k + 1}", "1", style) for k in range(count))
-    return Model.of_graph("predicting", transformer(style, sizes, predicting=layers))
-
-
-def small() -> Model:
-    """The least model with a layer that predicts: one product, which embeddings pass through, and a head for both."""
-    g = graph(batch="b", embed="h", vocab="V")
-    table, head = g.parameter("embedding.weight", "vocab embed"), g.parameter("head.weight", "embed vocab")
-    x = g.lookup("embedding.tokens", table, g.ids("data.tokens", "batch"), over="vocab")
-    x = g.repeat("layer", "L", x)
-    x = g.add("layer.out", x, g.mul("layer.gated", x, g.parameter("layer.weight", "embed")))
-    loss = g.cross_entropy("head.loss", g.einsum("head.logits", x, head, to="batch vocab"),
-                           g.ids("data.targets", "batch"), over="vocab")
-    y = g.lookup("mtp1.tokens", table, g.ids("data.tokens_mtp1", "batch"), over="vocab")
-    y = g.mul("mtp1.out", g.add("mtp1.both", x, y), g.parameter("mtp1.weight", "embed"))
-    further = g.cross_entropy("mtp1.loss", g.einsum("mtp1.logits", y, head, to="batch vocab"),
-                              g.ids("data.targets_mtp1", "batch"), over="vocab")
-    g.sum("loss.sum", g.add("mtp1.losses", loss, further))
-    return Model.of_graph("small", g.build())
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
-from placealg.models.alone import alone_problem
+from placealg.models.alone import alone_problem, predicting
 from placealg.models.build import graph
 from placealg.models.graph import Graph
 from placealg.models.model import Model
@@ -200,6 +200,7 @@ def declared(draw: Random, model: Model) -> tuple[Strategy, str]:
                                  {"pipeline": "zb_h2"}, *({"pipeline": v, "chunks": 2} for v in IN_A_V if apart),
                                  {"pipeline": draw.choice(TURNS), "chunks": draw.choice((2, "v"))}))
         alone = Random(repr((dims, schedule))).choice(([], [], ["first"], ["last"], ["first", "last"]))
+        alone = [*alone, "prediction"] if predicting(model.graph) else alone
         schedule["alone"] = [end for end in alone if not alone_problem(model, [end])]
     groups: dict[str, Any] = {}
     if draw.random() < 0.2:
@@ -249,13 +250,13 @@ def _entries(draw: Random, model: Model) -> list[str]:
     return list(dict.fromkeys(drawn))
 
 
-def programs(seed: int) -> Iterator[Sample]:
+def programs(seed: int, models: Mapping[str, Model] = MODELS) -> Iterator[Sample]:
     """Derived programs without end; what does not fit its model is passed over."""
     draw = Random(seed)
     while True:
-        strategy, story = declared(draw, draw.choice(list(MODELS.values())))
+        strategy, story = declared(draw, draw.choice(list(models.values())))
         try:
-            yield Sample(derive(strategy, MODELS[story.rpartition(" on ")[2]]), story)
+            yield Sample(derive(strategy, models[story.rpartition(" on ")[2]]), story)
         except InputError:
             continue
 

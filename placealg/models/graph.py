@@ -222,12 +222,14 @@ class Graph:
     def leaving(self, unit: str) -> tuple[str, ...]:
         """The tensors that a unit with a Loop hands to the next instance of a unit, in order.
 
-        They are the last tensor of its Loop; of the one instance of a unit, all that the next unit is handed from it.
+        They are the last tensor of its Loop; of the one instance of a unit, all that others are handed of it, or read.
         """
         loop = self.loop(unit)
         if loop is None:
             return ()
-        taken = (loop.last, *(one.first for one in self.handed if unit_of(one.first) == unit))
+        taken = (loop.last, *(one.first for one in self.handed if unit_of(one.first) == unit),
+                 *(name for op in self.ops if op.unit != unit for name in op.inputs
+                   if unit_of(name) == unit and self.tensors[name].kind == "activation"))
         return tuple(dict.fromkeys(taken)) if self.single(unit) else (loop.last,)
 
     def slot(self, tensor: str) -> Loop | None:

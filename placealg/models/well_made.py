@@ -114,7 +114,7 @@ def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:
             if inside and op.unit == loop.unit and not own:
                 raise InputError(f"op '{op.output}' reads '{name}' of another unit; '{loop.unit}' is repeated and "
                                  f"reads '{loop.slot}', parameters and data")
-            if inside and own and op.unit != loop.unit and name not in leaving and not graph.single(loop.unit):
+            if inside and own and op.unit != loop.unit and name not in leaving:
                 raise InputError(f"op '{op.output}' reads '{name}' inside '{loop.unit}', which is repeated; from "
                                  f"outside only '{loop.last}' is read")
 

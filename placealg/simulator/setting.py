@@ -122,11 +122,11 @@ def _check(reference: Reference, sizes: Mapping[str, int], *numbers: int) -> Non
 def fitting(pipeline: Pipeline, ranks: int) -> Pipeline:
     """The pipeline of a small run: layers spread evenly, over 2 chunks per rank where their number is a symbol.
 
-    Where there are too few stages for ends that stand alone, these run with layers.
+    Where there are too few stages for parts that stand alone, these run with layers.
     """
     chunks = pipeline.chunks or _CHUNKS
-    alone = pipeline.alone if ranks * chunks > len(pipeline.alone) else ()
-    return replace(pipeline, chunks=chunks, stages=(), alone=alone)
+    found = replace(pipeline, chunks=chunks, stages=())
+    return found if ranks >= found.least else replace(found, alone=())
 
 
 def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:

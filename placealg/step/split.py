@@ -173,15 +173,13 @@ def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = Tru
     rest = dict(_resting(graph, lists))
     rest |= {t.name: _whole(lists) for t in graph.tensors.values() if t.kind == "data"}
     slots = {loop.slot: _whole(lists) for loop in graph.handed}
-    for _ in range(_TRIES):
+    for _ in range(_TRIES + len(graph.handed)):
         rule = _Rule(graph, lists, shared, {name: [layout] for name, layout in (*rest.items(), *slots.items())})
         for op in graph.ops:
             rule.run(op)
         left = {loop.slot: rule.versions[loop.last][0] for loop in graph.handed}
-        left |= {loop.slot: _handed_on(loop, graph, left, rule.versions[loop.first][0]) for loop in graph.handed
-                 if graph.storage(loop.last) == loop.slot}
-        left |= {loop.slot: rule.versions[loop.first][0] for loop in graph.handed
-                 if graph.single(loop.unit) and graph.storage(loop.last) != loop.slot}
+        left |= {loop.slot: _handed_on(loop, graph, left, rule.versions) for loop in graph.handed
+                 if graph.single(loop.unit)}
         if left == slots:
             return Placed(graph, tuple(lists), tuple(rule.ops),
                           FrozenMap({n: v[0] for n, v in rule.versions.items()}), tuple(rule.moves),
@@ -193,9 +191,17 @@ def place(graph: Graph, lists: Mapping[str, tuple[str, ...]], shared: bool = Tru
 _TRIES = 4
 
 
-def _handed_on(loop: Loop, graph: Graph, slots: Mapping[str, Layout], before: Layout) -> Layout:
-    """The layout of what a unit hands on as it is: that of what enters the next one, or of what left the one before."""
-    return next((slots[after.slot] for after in graph.handed if after.first == loop.last), before)
+def _handed_on(loop: Loop, graph: Graph, slots: Mapping[str, Layout], versions: Mapping[str, list[Layout]]) -> Layout:
+    """The layout of what enters a unit of one instance: that of what was made before it, however often handed on since.
+
+    What stands before all layers hands it on in the layout in which these pass it to each other.
+    """
+    if loop == graph.loops[0]:
+        return next((slots[after.slot] for after in graph.handed if after.first == loop.last), versions[loop.first][0])
+    name = loop.first
+    while (before := graph.slot(graph.storage(name))) is not None and graph.single(before.unit):
+        name = before.first
+    return versions[name][0]
 
 
 def _whole(lists: Mapping[str, tuple[str, ...]]) -> Layout:

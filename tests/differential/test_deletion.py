@@ -76,6 +76,10 @@ LEFT_OPEN: Mapping[str, str] = {
     "makes layer.mlp.down after it was redistributed":
         "what a layer computes again last, and no backward reads: redistributed before it is made it would be wrong if"
         " anybody read it",
+    **dict.fromkeys(("passes nothing from one instance of entry", "passes nothing from one instance of exit",
+                     "passes nothing from one instance of mtp1"),
+        "what crosses to a part that has a stage alone comes by message: what hands it over on one stage does nothing,"
+        " and is followed as if it might"),
     "is not followed where layer has few instances, the first unlike others":
         "a first layer that works on more rows than the others, along a pipeline, where two layers are followed at"
         " least: the only layer of a model would be handed something else, and is not followed, though it is right",

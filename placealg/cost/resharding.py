@@ -6,7 +6,7 @@ old one: what it reads and this device already had need not move.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
@@ -19,6 +19,8 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.formula import Formula, symbol
 from placealg.cost.notation import text_of
 from placealg.frozen import FrozenMap
+from placealg.mesh import ALONE, PREDICTION
+from placealg.models.graph import Loop
 from placealg.step.checkpoint import ELEMENTS, Checkpoint, Item, lines_of
 from placealg.step.pipeline import FIRST, LAST, part_of
 from placealg.step.reshard import Reshard
@@ -101,7 +103,7 @@ def volumes(reshard: Reshard) -> Volumes:
     stays = made.summed((e, made.stays(one, two)) for one, two, e in every)
     rank_has = made.summed((e, made.rank_has(one, two)) for one, two, e in every)
     rank_reads = made.summed((e, made.rank_reads(two)) for _, two, e in every)
-    every_read, on_device = made.formula(read), made.formula(stays)
+    every_read, on_device = made.formula(read), made.formula(stays, made.layers_divide())
     moved = on_device if on_device.expr is None else replace(on_device, expr=every_read.expr - on_device.expr)
     return Volumes(stored=made.formula(stored), read=every_read, rank_reads=made.formula(rank_reads),
                    rank_has=made.formula(rank_has), stays=on_device, moved=moved)
@@ -129,15 +131,9 @@ def _copies(new: _Side, item: Item) -> Any:
     for axis in (*item.splits, *item.cut, *item.at):
         found /= new.size(axis)
     if new.found.pipeline:
-        axis = new.size(new.found.pipeline.axis)
-        found = found / axis * (sympy.Min(2, axis) if _ends(new, item) > 1 else 1)
+        axis, parts = new.size(new.found.pipeline.axis), _parts(new, item)
+        found = found / axis * (sympy.Min(2, axis) if parts == (FIRST, LAST) else max(1, len(parts)))
     return found
-
-
-def _ends(side: _Side, item: Item) -> int:
-    """The number of ends of a pipeline that hold an item; 0 if it belongs to a repeated unit."""
-    graph = side.found.step.reference.graph
-    return 0 if any(graph.loop(u) for u in item.units) else len({part_of(u, graph) for u in item.units})
 
 
 @dataclass(frozen=True)
@@ -166,8 +162,11 @@ class _Made:
             found += size * amount
         return found
 
-    def formula(self, expr: Any) -> Formula:
-        """An expression as a Formula with the values of both sides, in one fraction if nothing is rounded."""
+    def formula(self, expr: Any, where: tuple[Bounds, ...] = ()) -> Formula:
+        """An expression as a Formula with the values of both sides, in one fraction if nothing is rounded.
+
+        It is claimed only where the first of each pair of `where` is at most the second.
+        """
         old, new = self.reshard.old.step.reference, self.reshard.new.step.reference
         values = {**Amounts(new).values, **Amounts(old).values}
         values = {n: v for n, v in values.items() if n not in old.mesh.names}
@@ -177,7 +176,7 @@ class _Made:
         if isinstance(expr, str):
             return Formula.none("bytes", expr)
         expr = expr if expr.has(sympy.floor, sympy.ceiling) else tidy(sympy.factor(expr))
-        return Formula(expr, "bytes", values=FrozenMap(values), axes=axes)
+        return Formula(expr, "bytes", values=FrozenMap(values), axes=axes, where=where)
 
     def rank_reads(self, item: Item) -> Any:
         """The elements that rank 0 reads, whose shares are the largest."""
@@ -244,7 +243,7 @@ class _Made:
         if len(self.old.found.axes) != 1 or len(self.new.found.axes) != 1 or one.at or two.at:
             return "the sum over ranks has no closed form on meshes of several axes: it is counted at sizes"
         if self.old.found.pipeline or self.new.found.pipeline:
-            return "the sum over stages is counted at sizes"
+            return self._stays_of_stages(one, two)
         n, k = self.old.size(self.old.found.axes[0]), self.new.size(self.new.found.axes[0])
         both = sympy.Min(n, k)
         ends: list[Any] = []
@@ -263,23 +262,129 @@ class _Made:
         return monomial(one.count) * _over_ranks(cuts, ends, both, exact)
 
 
+    def layers_divide(self) -> tuple[Bounds, ...]:
+        """That the stages of both meshes have equally many layers each, where both have stages: pairs for `where`."""
+        if not (self.old.found.pipeline and self.new.found.pipeline):
+            return ()
+        counts = [monomial(loop.count) for loop in _layers(self.new.found)]
+        return tuple((count - n * sympy.floor(count / n), sympy.S.Zero) for count in counts
+                     for n in (self.old.ranks(), self.new.ranks()))
+
+    def _stays_of_stages(self, one: Item, two: Item) -> Any:
+        """The same where one mesh, or both, is a pipeline: what stages have, rank by rank, in closed form."""
+        n, k = self.old.ranks(), self.new.ranks()
+        if _stations(self.old, one) or _stations(self.new, two):
+            return self._stays_at_ends(one, two)
+        if self.old.found.pipeline and self.new.found.pipeline:
+            for side in (self.old, self.new):
+                pipeline = side.found.pipeline
+                assert pipeline is not None
+                if pipeline.chunks != 1 or pipeline.stages or pipeline.alone or len(_layers(side.found)) > 1:
+                    return ("what two pipelines have in common is a sum of rounded numbers, which has no closed form "
+                            "but for one chunk of equal layers on every stage: it is counted at sizes")
+            return monomial(one.count * one.elements) * _steps(n, k)
+        staged, other, there = (self.old, self.new, two) if self.old.found.pipeline else (self.new, self.old, one)
+        first = self._share(other, there, one, two, sympy.S.Zero)
+        if isinstance(first, str):
+            return first
+        if other.whole_shares and (there.cut or there.splits):
+            return "stages of several layers, each in shares that are padded: it is counted at sizes"
+        layers = _first_stages(staged, one if staged is self.old else two, sympy.Min(n, k))
+        return layers if isinstance(layers, str) else layers * first
+
+    def _share(self, side: _Side, item: Item, one: Item, two: Item, rank: Any) -> Any:
+        """The elements of one instance that a rank of a mesh without stages has; a text says why they are not known."""
+        parts = [self._bounds(side, item, line, dims, dict.fromkeys(side.found.axes, rank))
+                 for line, dims in lines_of(one, two).items()]
+        return _product(parts, sympy.S.One)
+
+    def _stays_at_ends(self, one: Item, two: Item) -> Any:
+        """The elements of what stands on single stages: summed over those ranks of one mesh that have it in both."""
+        count, here = monomial(two.count), [_stations(self.old, one), _stations(self.new, two)]
+        if all(here):
+            return count * monomial(two.elements) * sum(
+                (once * there * _is_zero(sympy.Max(a, b) - sympy.Min(a, b))
+                 for a, once in here[0] for b, there in here[1]), sympy.S.Zero)
+        side, item = (self.new, two) if here[0] else (self.old, one)
+        found = sympy.S.Zero
+        for rank, once in here[0] or here[1]:
+            share = self._share(side, item, one, two, rank)
+            if isinstance(share, str):
+                return share
+            found += once * sympy.Min(1, sympy.Max(0, side.ranks() - rank)) * share
+        return count * found
+
+
+def _layers(found: Checkpoint) -> tuple[Loop, ...]:
+    """The repeated units of a model, but for those of which there is one."""
+    graph = found.step.reference.graph
+    return tuple(loop for loop in graph.loops if not graph.single(loop.unit))
+
+
+def _stations(side: _Side, item: Item) -> tuple[Bounds, ...]:
+    """The ranks of a pipeline that have what stands on single stages, each with 1, or 0 where it is one before it, too.
+
+    () if it belongs to layers, or there is no pipeline.
+    """
+    parts, pipeline = _parts(side, item), side.found.pipeline
+    if pipeline is None:
+        return ()
+    last = sympy.S.Zero if pipeline.folded else side.size(pipeline.axis) - 1
+    at = {FIRST: sympy.S.Zero, PREDICTION: sympy.S.One if pipeline.folded else side.size(pipeline.axis) - 2, LAST: last}
+    return tuple((at[part], 1 - _is_zero(last) if part == LAST and FIRST in parts else sympy.S.One) for part in parts)
+
+
+def _parts(side: _Side, item: Item) -> tuple[str, ...]:
+    """The parts of the model with one stage each that an item belongs to; () if it belongs to layers."""
+    graph = side.found.step.reference.graph
+    parts = {PREDICTION if graph.single(u) else part_of(u, graph) for u in item.units}
+    return tuple(part for part in ALONE if part in parts)
+
+
+def _first_stages(side: _Side, item: Item, stages: Any) -> Any:
+    """The number of instances of an item's unit on the first so many stages, all chunks of each; or why none is told.
+
+    The chunks of one turn follow each other, so that what they have is what lies before the end of the last of them.
+    """
+    pipeline = side.found.pipeline
+    assert pipeline is not None
+    end = _chunk_ends(side, item)
+    if isinstance(end, str):
+        return end
+    ranks = side.ranks()
+    if pipeline.folded:
+        return end(stages) + end(2 * ranks) - end(2 * ranks - stages)
+    return sum((end(ranks * turn + stages) - end(ranks * turn) for turn in range(pipeline.chunks or 1)), sympy.S.Zero)
+
+
 def _own_instances(side: _Side, item: Item, at: Mapping[str, Any]) -> Any:
     """The bounds, on the line of its unit's instances, of what a rank has: a pair for each of its chunks.
 
     Of n layers in c chunks, chunk k has those from ⌊n k/c⌋ to ⌊n (k + 1)/c⌋. What lives on an end of the model is
     there, or not. A text says why there is no closed form.
     """
-    pipeline, reference, count = side.found.pipeline, side.found.step.reference, monomial(item.count)
+    pipeline, count = side.found.pipeline, monomial(item.count)
     if pipeline is None:
         return [(sympy.S.Zero, count)]
     place, ranks = at[pipeline.axis], side.size(pipeline.axis)
-    ends = {part_of(unit, reference.graph) for unit in item.units} & {FIRST, LAST}
-    if ends:
-        last = place if pipeline.folded else ranks - 1 - place
-        here = [_is_zero(place if end == FIRST else last) for end in sorted(ends)]
+    if stations := _stations(side, item):
+        here = [_is_zero(sympy.Max(place, rank) - sympy.Min(place, rank)) for rank, _ in stations]
         return [(sympy.S.Zero, count * sympy.Max(*here))]
+    end = _chunk_ends(side, item)
+    if isinstance(end, str):
+        return end
+    turns = [place, 2 * ranks - 1 - place] if pipeline.folded else [
+        place + ranks * turn for turn in range(pipeline.chunks or 1)]
+    return [(end(chunk), end(chunk + 1)) for chunk in turns]
+
+
+def _chunk_ends(side: _Side, item: Item) -> Callable[[Any], Any] | str:
+    """Where the layers of a chunk begin, among the instances of an item's unit; a text says why that is not known."""
+    pipeline, reference, count = side.found.pipeline, side.found.step.reference, monomial(item.count)
+    assert pipeline is not None
     if pipeline.chunks is None or pipeline.stages:
         return "the layers of its stages are said in numbers, or their chunks in a symbol: it is counted at sizes"
+    ranks = side.size(pipeline.axis)
     counts = {loop.unit: monomial(loop.count) for loop in reference.graph.loops
               if not reference.graph.single(loop.unit)}
     units, alone = list(counts), [int(end in pipeline.alone) for end in (FIRST, LAST)]
@@ -292,9 +397,7 @@ def _own_instances(side: _Side, item: Item, at: Mapping[str, Any]) -> Any:
         found = sympy.floor(every * inside / parts) - before
         return sympy.Min(sympy.Max(found, 0), count) if len(units) > 1 else found
 
-    turns = [place, 2 * ranks - 1 - place] if pipeline.folded else [
-        place + ranks * turn for turn in range(pipeline.chunks)]
-    return [(end(chunk), end(chunk + 1)) for chunk in turns]
+    return end
 
 
 def _is_zero(number: Any) -> Any:

@@ -42,6 +42,15 @@ def predicting(graph: Graph) -> tuple[str, ...]:
     return tuple(u for u in graph.units if re.fullmatch(r"mtp\d+", u))
 
 
+def original(parameter: str) -> str:
+    """The name that a parameter has where nothing stands alone.
+
+    >>> original("mtp1.head.norm.weight"), original("mtp1.norm.weight")
+    ('head.norm.weight', 'mtp1.norm.weight')
+    """
+    return re.sub(rf"^mtp\d+\.(?={HEAD}\.)", "", parameter)
+
+
 def alone_problem(model: Model, ends: Iterable[str]) -> str:
     """Why parts of a model cannot stand alone so; "" if they can.
 

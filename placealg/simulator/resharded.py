@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.models.alone import original
 from placealg.simulator import device
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine, Table
@@ -108,7 +109,7 @@ def _known(machine: Machine, files: Checkpoint) -> tuple[Known, dict[str, Number
                     scalars.setdefault(value, number)
                     continue
                 part = machine.space.parts(machine.reference.group(group))[entry]
-                here = found.setdefault((value, part.parameter, instance), {})
+                here = found.setdefault((value, original(part.parameter), instance), {})
                 for place, one in zip(part.numbers, machine.space.numbers(number), strict=True):
                     here.setdefault(int(place), one)
     return found, scalars
@@ -131,7 +132,7 @@ def _read(step: Step, setting: Setting, reader: Machine, known: Known,
                     number: Number | None = scalars.get(value)
                 else:
                     part = reader.space.parts(reader.reference.group(group))[entry]
-                    there = known.get((value, part.parameter, instance), {})
+                    there = known.get((value, original(part.parameter), instance), {})
                     number = reader.space.number(_array([there[int(k)] for k in part.numbers])) if all(
                         int(k) in there for k in part.numbers) else None
                 if number is not None:
@@ -154,7 +155,7 @@ def _same(reader: Machine, weights: Mapping[tuple[str, int], tuple[Number, ...]]
     """
     for (group, instance), numbers in weights.items():
         for part, number in zip(reader.space.parts(reader.reference.group(group)), numbers, strict=True):
-            there = known.get(("weight", part.parameter, instance), {})
+            there = known.get(("weight", original(part.parameter), instance), {})
             for place, one in zip(part.numbers, reader.space.numbers(number), strict=True):
                 if there.get(int(place), one) != one:
                     raise InputError(f"the two runs are not held against one single device: {part.parameter} differs")

@@ -20,6 +20,7 @@ import numpy as np
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.models.alone import original
 from placealg.models.graph import Graph, Op
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
@@ -180,7 +181,7 @@ class Space:
         """The initial value of a parameter, whole and flat."""
         if self.whole:
             return objects(network.initial_weight(self.setting.seed, parameter, instance))
-        return keyed(f"weight {self.setting.seed} {parameter} {instance}",
+        return keyed(f"weight {self.setting.seed} {original(parameter)} {instance}",
                      self.extent(self.graph.tensors[parameter].dims, ())).ravel()
 
     def number(self, numbers: Array) -> Number:

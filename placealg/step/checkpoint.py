@@ -19,6 +19,7 @@ from math import prod
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.models.alone import original
 from placealg.models.model import Model, Parameter
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
@@ -132,8 +133,9 @@ def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable
     told = [(_ordered(known[p], reference.abstract), _splits(step, group, p)) for p in group.parameters]
     for k, name in enumerate(group.parameters):
         dims, splits = told[k]
-        yield Item(name, event.value, group.name, group.sites, dims, len(known[name].rows) or len(dims), splits,
-                   tuple(a for a in cut if a not in group.split), at, ONE if reference.abstract else group.count,
+        yield Item(original(name), event.value, group.name, group.sites, dims, len(known[name].rows) or len(dims),
+                   splits, tuple(a for a in cut if a not in group.split), at,
+                   ONE if reference.abstract or reference.graph.single(group.unit) else group.count,
                    BYTES[event.value], flat, tuple(told) if flat else (), k)
 
 
@@ -305,6 +307,7 @@ def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes
         return tuple(s for s in inside if s[0] < s[1])
     ends = {part_of(u, graph) for u in item.units}
     here = {0 for e in ends if e == FIRST} | {pipeline.rank(len(chunks) - 1, ranks) for e in ends if e == LAST}
+    here |= {pipeline.predicting_rank(ranks) for e in ends if graph.single(e)}
     return ((0, count),) if stage in here else ()
 
 

@@ -16,6 +16,7 @@ from math import prod
 from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.models.alone import original
 from placealg.models.model import Model
 from placealg.step.checkpoint import (
     Checkpoint,
@@ -195,9 +196,9 @@ def check_alike(reshard: Reshard, models: tuple[Model, Model]) -> None:
         if getattr(old, told) != getattr(new, told):
             raise InputError(f"{old.strategy} {what} {getattr(old, told)}, {new.strategy} {getattr(new, told)}: they "
                              "are not held against one reference")
-    of = {p: (g.optimizer, g.locality, g.frozen, g.statistic) for g in old.groups for p in g.parameters}
+    of = {original(p): (g.optimizer, g.locality, g.frozen, g.statistic) for g in old.groups for p in g.parameters}
     for group in new.groups:
-        for parameter in group.parameters:
+        for parameter in map(original, group.parameters):
             if parameter not in of:
                 raise InputError(f"the checkpoint of {old.strategy} has no parameter '{parameter}'", name=parameter,
                                  valid=of)
@@ -209,7 +210,7 @@ def check_alike(reshard: Reshard, models: tuple[Model, Model]) -> None:
         if name not in reshard.old.scalars:
             raise InputError(f"the checkpoint of {old.strategy} has no {name}, which {new.strategy} loads")
     for group in new.groups:
-        for parameter in group.parameters:
+        for parameter in map(original, group.parameters):
             mine = (group.optimizer, group.locality, group.frozen, group.statistic)
             if of[parameter] != mine:
                 raise InputError(f"{parameter} is updated by {of[parameter][0]} in {old.strategy}, by {mine[0]} in "

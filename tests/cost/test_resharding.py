@@ -9,13 +9,14 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from predicting import predicting
 
 import placealg as pa
 from placealg.cost.resharding import OLD, RANK, Volumes, volumes
 from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Sizes, checkpoint
-from placealg.step.reshard import Reshard, totals
+from placealg.step.reshard import Reshard, check_alike, totals
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 
@@ -116,6 +117,88 @@ def test_of_stages_that_have_chunks(one: str, two: str, model: str) -> None:
         counted = totals(found, sizes({axes[0]: old}, known), sizes({axes[1]: new}, known))
         at = {axes[0] + OLD: old, axes[1]: new, **known}
         assert sum(had(formulas, {**at, RANK: rank}) for rank in range(min(old, new))) == counted.stays, (old, new)
+
+
+ALONE = {"first": 'alone = ["first"]', "last": 'alone = ["last"]', "both": 'alone = ["first", "last"]',
+         "prediction": 'alone = ["prediction"]'}
+"""What of a model has a stage without layers -> what [schedule] says of it."""
+
+
+def of_name(name: str) -> str:
+    """The strategy of a name, behind which a comma says what stands alone."""
+    base, _, alone = name.partition(", ")
+    said = ALONE.get(alone, "chunks = 2" if base == "pp_interleaved" else "")
+    return f'base = "{base}"\n[schedule]\n{said}' if said else f'base = "{base}"'
+
+
+STAGED = [("pp", "dp"), ("dp", "pp"), ("pp", "zero3"), ("zero3", "pp"), ("pp_interleaved", "dp"), ("dp", "pp_zb_v"),
+          ("pp_zb_v", "zero3"), ("pp, both", "dp"), ("zero3", "pp, last"), ("tp", "pp"), ("pp, first", "tp")]
+
+
+def agree_of_stages(one: str, two: str, model: str, numbers: tuple[tuple[int, int, int], ...]) -> None:
+    """What stays and what must move is what is counted, device by device, at these (old, new, layers)."""
+    found, formulas = reshard(of_name(one), of_name(two), model=model)
+    axes = [made.axes[0] for made in (found.old, found.new)]
+    for old, new, layers in numbers:
+        # parameters divide by every number of ranks; layers do not
+        known = {"h": 60, "a": 60, "f": 120, "V": 120, "s": 60, "L": layers, "b": 1}
+        counted = totals(found, sizes({axes[0]: old}, known), sizes({axes[1]: new}, known))
+        at = {axes[0] + OLD: old, axes[1]: new, **known}
+        for name in ("stored", "read", "stays", "moved"):
+            formula = getattr(formulas, name)
+            assert formula.expr is not None, (one, two, formula.reason)
+            value = formula.value(**{n: v for n, v in at.items() if n in formula.inputs})
+            assert value == getattr(counted, name), (one, two, name, old, new, layers)
+
+
+@pytest.mark.parametrize(("one", "two", "model"), [
+    ("pp", "dp", "mlp"), ("zero3", "pp", "mlp"), ("pp_zb_v", "zero3", "mlp"),
+    *(pytest.param(a, b, m, marks=pytest.mark.slow) for a, b in STAGED for m in ("mlp", "gpt")
+      if not (m == "gpt" and "zb_v" in a + b) and not (m == "mlp" and ("tp" in (a, b) or "first" in a + b or
+                                                                     "both" in a + b)))])
+def test_stages_onto_other_meshes(one: str, two: str, model: str) -> None:
+    """For numbers of stages that are equal, fewer, and more than ranks; for layers that do not divide."""
+    agree_of_stages(one, two, model, ((3, 4, 13), (4, 3, 17), (3, 3, 12), (5, 3, 11)))
+
+
+@pytest.mark.parametrize(("one", "two"), [("pp", "pp"), pytest.param("pp", "pp_zb_h1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("gpt", marks=pytest.mark.slow)])
+def test_stages_onto_other_numbers_of_stages(one: str, two: str, model: str) -> None:
+    """Where layers divide by both; elsewhere nothing is claimed: the overlaps are then rounded, stage by stage."""
+    agree_of_stages(one, two, model, ((2, 3, 12), (3, 2, 6), (4, 4, 8), (1, 3, 6), (4, 1, 12), (4, 6, 12), (2, 2, 4)))
+    _, formulas = reshard(one, two, model=model)
+    at = {"pp" + OLD: 2, "pp": 3, "h": 60, "a": 60, "f": 120, "V": 120, "s": 60, "L": 13}
+    for formula in (formulas.stays, formulas.moved):
+        assert formula.value(**{n: v for n, v in at.items() if n in formula.inputs}) is None
+
+
+@pytest.mark.parametrize(("one", "two", "why"), [
+    ("pp", "pp_interleaved", "but for one chunk of equal layers on every stage"),
+    ("pp, last", "pp", "a sum of rounded numbers, which has no closed form"),
+    ("pp", 'base = "zero3"\n[shards]\npad = "rows"', "stages of several layers, each in shares that are padded")])
+def test_of_stages_what_has_no_closed_form_says_why(one: str, two: str, why: str) -> None:
+    _, formulas = reshard(of_name(one), two if "\n" in two else of_name(two), model="mlp")
+    assert formulas.stays.expr is None and why in formulas.stays.reason == formulas.moved.reason
+
+
+@pytest.mark.parametrize(("one", "two"), [("pp, prediction", "dp"), ("dp", "pp, prediction"), ("pp, prediction", "pp"),
+                                          ("pp_zb_v, prediction", "dp"), ("pp", "pp, prediction")])
+def test_a_layer_that_predicts_alone_is_read_as_one_that_stands_with_the_head(one: str, two: str) -> None:
+    """What a device had is a closed form in its number; the copies of the embedding are two."""
+    model = predicting()
+    said = [parse_strategy_file(of_name(name)).strategy for name in (one, two)]
+    found = Reshard(*(checkpoint(pa.derive(s, model), s, model) for s in said))
+    check_alike(found, (model, model))
+    formulas = volumes(found)
+    axes = [made.axes[0] for made in (found.old, found.new)]
+    for old, new, layers in ((3, 4, 13), (4, 3, 17), (3, 3, 12)):
+        known = {"h": 8, "a": 4, "kv": 2, "f": 7, "V": 5, "L": layers}
+        counted = totals(found, sizes({axes[0]: old}, known), sizes({axes[1]: new}, known))
+        at = {axes[0] + OLD: old, axes[1]: new, **known}
+        assert sum(had(formulas, {**at, RANK: rank}) for rank in range(min(old, new))) == counted.stays, (old, new)
+        for name in ("read", "stored", *(("stays",) if "dp" in (one, two) else ())):
+            formula = getattr(formulas, name)
+            assert formula.value(**{n: v for n, v in at.items() if n in formula.inputs}) == getattr(counted, name), name
 
 
 def had(formulas: Volumes, at: dict[str, int]) -> Fraction:

@@ -10,7 +10,8 @@ from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import CommandCase, default_model, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
-from placealg.cost.resharding import OLD, volumes
+from placealg.cost.resharding import volumes
+from placealg.cost.resharding_stages import OLD
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.prover.verdict import PROVED, UNDECIDED

@@ -6,7 +6,7 @@ old one: what it reads and this device already had need not move.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any
@@ -16,23 +16,23 @@ import sympy
 from placealg.arith import Monomial
 from placealg.cost.algebra import tidy
 from placealg.cost.amounts import Amounts, monomial
-from placealg.cost.formula import Formula, symbol
+from placealg.cost.formula import Formula
 from placealg.cost.notation import text_of
+from placealg.cost.resharding_stages import (
+    OLD,
+    Bounds,
+    Side,
+    first_stages,
+    is_zero,
+    layers_of,
+    own_instances,
+    parts_of,
+    stations,
+)
 from placealg.frozen import FrozenMap
-from placealg.mesh import ALONE, PREDICTION
-from placealg.models.graph import Loop
-from placealg.step.checkpoint import ELEMENTS, Checkpoint, Item, lines_of
-from placealg.step.pipeline import FIRST, LAST, part_of
+from placealg.step.checkpoint import ELEMENTS, Item, lines_of
+from placealg.step.pipeline import FIRST, LAST
 from placealg.step.reshard import Reshard
-
-OLD = "_old"
-"""The suffix of sizes of the old mesh."""
-
-RANK = "rank"
-"""The number of a rank, which runs on the same device in both meshes."""
-
-Bounds = tuple[Any, Any]
-"""The first place on a line that a rank has, and the first place after its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +56,6 @@ class Volumes:
         return tuple((f.name, getattr(self, f.name)) for f in fields(self))
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One of the two meshes: its checkpoint, and the suffix of the names of its sizes."""
-
-    found: Checkpoint
-    suffix: str
-
-    def size(self, axis: str) -> Any:
-        return symbol(axis + self.suffix)
-
-    def ranks(self) -> Any:
-        return sympy.prod([self.size(a) for a in self.found.axes])
-
-    def coordinate(self, axis: str) -> Any:
-        """The coordinate along an axis of rank number `rank`; the last axis is the fastest."""
-        axes = self.found.axes
-        inside = sympy.prod([self.size(a) for a in axes[axes.index(axis) + 1:]])
-        here = sympy.floor(symbol(RANK) / inside)
-        return here if axis == axes[0] else here - self.size(axis) * sympy.floor(
-            symbol(RANK) / inside / self.size(axis))
-
-    @property
-    def whole_shares(self) -> bool:
-        """Whether shares are padded to whole rows or elements; otherwise sizes are taken to divide."""
-        return self.found.step.reference.pad != "none"
-
-
 def volumes(reshard: Reshard) -> Volumes:
     """The volumes of a reshard.
 
@@ -95,7 +68,7 @@ def volumes(reshard: Reshard) -> Volumes:
     >>> found.read, found.stays
     (Ψ·dp·(w + o − 4) bytes, Ψ·min(dp, dp_old)·(w + o − 4)/dp_old bytes)
     """
-    old, new = _Side(reshard.old, OLD), _Side(reshard.new, "")
+    old, new = Side(reshard.old, OLD), Side(reshard.new, "")
     made = _Made(reshard, old, new)
     every = [(one, two, made.element(one)) for one, two in reshard.pairs]
     stored = sum((e * made.elements(one) for one, _, e in every), sympy.S.Zero)
@@ -125,13 +98,13 @@ def shortened(formula: Formula) -> tuple[str, tuple[tuple[str, str], ...]]:
     return text_of(expr), tuple(parts)
 
 
-def _copies(new: _Side, item: Item) -> Any:
+def _copies(new: Side, item: Item) -> Any:
     """The number of ranks that have each element of an item."""
     found = new.ranks()
     for axis in (*item.splits, *item.cut, *item.at):
         found /= new.size(axis)
     if new.found.pipeline:
-        axis, parts = new.size(new.found.pipeline.axis), _parts(new, item)
+        axis, parts = new.size(new.found.pipeline.axis), parts_of(new, item)
         found = found / axis * (sympy.Min(2, axis) if parts == (FIRST, LAST) else max(1, len(parts)))
     return found
 
@@ -141,8 +114,8 @@ class _Made:
     """The terms of the formulas; a text in place of an expression says why there is none."""
 
     reshard: Reshard
-    old: _Side
-    new: _Side
+    old: Side
+    new: Side
 
     def element(self, item: Item) -> Any:
         """The bytes of an element in the files."""
@@ -203,17 +176,17 @@ class _Made:
             found *= _common(*parts)
         return found
 
-    def _layers(self, item: Item, other: Item, at: Mapping[_Side, Mapping[str, Any]]) -> Any:
+    def _layers(self, item: Item, other: Item, at: Mapping[Side, Mapping[str, Any]]) -> Any:
         """The number of instances of an item's unit that the rank's device had and still has."""
         parts = []
         for side, mine in ((self.old, item), (self.new, other)):
-            found = _own_instances(side, mine, at[side])
+            found = own_instances(side, mine, at[side])
             if isinstance(found, str):
                 return found
             parts.append(found)
         return sum((_common(one, two) for one in parts[0] for two in parts[1]), sympy.S.Zero)
 
-    def _bounds(self, side: _Side, item: Item, line: str, dims: tuple[str, ...], at: Mapping[str, Any]) -> Any:
+    def _bounds(self, side: Side, item: Item, line: str, dims: tuple[str, ...], at: Mapping[str, Any]) -> Any:
         """The part of a line that the rank at the given coordinates has."""
         splits = [(a, d) for a, d in item.splits.items() if d in dims]
         if any(d != dims[0] for _, d in splits):
@@ -266,20 +239,20 @@ class _Made:
         """That the stages of both meshes have equally many layers each, where both have stages: pairs for `where`."""
         if not (self.old.found.pipeline and self.new.found.pipeline):
             return ()
-        counts = [monomial(loop.count) for loop in _layers(self.new.found)]
+        counts = [monomial(loop.count) for loop in layers_of(self.new.found)]
         return tuple((count - n * sympy.floor(count / n), sympy.S.Zero) for count in counts
                      for n in (self.old.ranks(), self.new.ranks()))
 
     def _stays_of_stages(self, one: Item, two: Item) -> Any:
         """The same where one mesh, or both, is a pipeline: what stages have, rank by rank, in closed form."""
         n, k = self.old.ranks(), self.new.ranks()
-        if _stations(self.old, one) or _stations(self.new, two):
+        if stations(self.old, one) or stations(self.new, two):
             return self._stays_at_ends(one, two)
         if self.old.found.pipeline and self.new.found.pipeline:
             for side in (self.old, self.new):
                 pipeline = side.found.pipeline
                 assert pipeline is not None
-                if pipeline.chunks != 1 or pipeline.stages or pipeline.alone or len(_layers(side.found)) > 1:
+                if pipeline.chunks != 1 or pipeline.stages or pipeline.alone or len(layers_of(side.found)) > 1:
                     return ("what two pipelines have in common is a sum of rounded numbers, which has no closed form "
                             "but for one chunk of equal layers on every stage: it is counted at sizes")
             return monomial(one.count * one.elements) * _steps(n, k)
@@ -289,10 +262,10 @@ class _Made:
             return first
         if other.whole_shares and (there.cut or there.splits):
             return "stages of several layers, each in shares that are padded: it is counted at sizes"
-        layers = _first_stages(staged, one if staged is self.old else two, sympy.Min(n, k))
+        layers = first_stages(staged, one if staged is self.old else two, sympy.Min(n, k))
         return layers if isinstance(layers, str) else layers * first
 
-    def _share(self, side: _Side, item: Item, one: Item, two: Item, rank: Any) -> Any:
+    def _share(self, side: Side, item: Item, one: Item, two: Item, rank: Any) -> Any:
         """The elements of one instance that a rank of a mesh without stages has; a text says why they are not known."""
         parts = [self._bounds(side, item, line, dims, dict.fromkeys(side.found.axes, rank))
                  for line, dims in lines_of(one, two).items()]
@@ -300,10 +273,10 @@ class _Made:
 
     def _stays_at_ends(self, one: Item, two: Item) -> Any:
         """The elements of what stands on single stages: summed over those ranks of one mesh that have it in both."""
-        count, here = monomial(two.count), [_stations(self.old, one), _stations(self.new, two)]
+        count, here = monomial(two.count), [stations(self.old, one), stations(self.new, two)]
         if all(here):
             return count * monomial(two.elements) * sum(
-                (once * there * _is_zero(sympy.Max(a, b) - sympy.Min(a, b))
+                (once * there * is_zero(sympy.Max(a, b) - sympy.Min(a, b))
                  for a, once in here[0] for b, there in here[1]), sympy.S.Zero)
         side, item = (self.new, two) if here[0] else (self.old, one)
         found = sympy.S.Zero
@@ -313,96 +286,6 @@ class _Made:
                 return share
             found += once * sympy.Min(1, sympy.Max(0, side.ranks() - rank)) * share
         return count * found
-
-
-def _layers(found: Checkpoint) -> tuple[Loop, ...]:
-    """The repeated units of a model, but for those of which there is one."""
-    graph = found.step.reference.graph
-    return tuple(loop for loop in graph.loops if not graph.single(loop.unit))
-
-
-def _stations(side: _Side, item: Item) -> tuple[Bounds, ...]:
-    """The ranks of a pipeline that have what stands on single stages, each with 1, or 0 where it is one before it, too.
-
-    () if it belongs to layers, or there is no pipeline.
-    """
-    parts, pipeline = _parts(side, item), side.found.pipeline
-    if pipeline is None:
-        return ()
-    last = sympy.S.Zero if pipeline.folded else side.size(pipeline.axis) - 1
-    at = {FIRST: sympy.S.Zero, PREDICTION: sympy.S.One if pipeline.folded else side.size(pipeline.axis) - 2, LAST: last}
-    return tuple((at[part], 1 - _is_zero(last) if part == LAST and FIRST in parts else sympy.S.One) for part in parts)
-
-
-def _parts(side: _Side, item: Item) -> tuple[str, ...]:
-    """The parts of the model with one stage each that an item belongs to; () if it belongs to layers."""
-    graph = side.found.step.reference.graph
-    parts = {PREDICTION if graph.single(u) else part_of(u, graph) for u in item.units}
-    return tuple(part for part in ALONE if part in parts)
-
-
-def _first_stages(side: _Side, item: Item, stages: Any) -> Any:
-    """The number of instances of an item's unit on the first so many stages, all chunks of each; or why none is told.
-
-    The chunks of one turn follow each other, so that what they have is what lies before the end of the last of them.
-    """
-    pipeline = side.found.pipeline
-    assert pipeline is not None
-    end = _chunk_ends(side, item)
-    if isinstance(end, str):
-        return end
-    ranks = side.ranks()
-    if pipeline.folded:
-        return end(stages) + end(2 * ranks) - end(2 * ranks - stages)
-    return sum((end(ranks * turn + stages) - end(ranks * turn) for turn in range(pipeline.chunks or 1)), sympy.S.Zero)
-
-
-def _own_instances(side: _Side, item: Item, at: Mapping[str, Any]) -> Any:
-    """The bounds, on the line of its unit's instances, of what a rank has: a pair for each of its chunks.
-
-    Of n layers in c chunks, chunk k has those from ⌊n k/c⌋ to ⌊n (k + 1)/c⌋. What lives on an end of the model is
-    there, or not. A text says why there is no closed form.
-    """
-    pipeline, count = side.found.pipeline, monomial(item.count)
-    if pipeline is None:
-        return [(sympy.S.Zero, count)]
-    place, ranks = at[pipeline.axis], side.size(pipeline.axis)
-    if stations := _stations(side, item):
-        here = [_is_zero(sympy.Max(place, rank) - sympy.Min(place, rank)) for rank, _ in stations]
-        return [(sympy.S.Zero, count * sympy.Max(*here))]
-    end = _chunk_ends(side, item)
-    if isinstance(end, str):
-        return end
-    turns = [place, 2 * ranks - 1 - place] if pipeline.folded else [
-        place + ranks * turn for turn in range(pipeline.chunks or 1)]
-    return [(end(chunk), end(chunk + 1)) for chunk in turns]
-
-
-def _chunk_ends(side: _Side, item: Item) -> Callable[[Any], Any] | str:
-    """Where the layers of a chunk begin, among the instances of an item's unit; a text says why that is not known."""
-    pipeline, reference, count = side.found.pipeline, side.found.step.reference, monomial(item.count)
-    assert pipeline is not None
-    if pipeline.chunks is None or pipeline.stages:
-        return "the layers of its stages are said in numbers, or their chunks in a symbol: it is counted at sizes"
-    ranks = side.size(pipeline.axis)
-    counts = {loop.unit: monomial(loop.count) for loop in reference.graph.loops
-              if not reference.graph.single(loop.unit)}
-    units, alone = list(counts), [int(end in pipeline.alone) for end in (FIRST, LAST)]
-    before = sum((counts[u] for u in units[:units.index(item.units[0])]), sympy.S.Zero)
-    every, parts = sum(counts.values(), sympy.S.Zero), ranks * pipeline.chunks - sum(alone)
-
-    def end(chunk: Any) -> Any:
-        """Where the layers of a chunk begin, among those of the unit."""
-        inside = sympy.Min(sympy.Max(chunk - alone[0], 0), parts) if any(alone) else chunk
-        found = sympy.floor(every * inside / parts) - before
-        return sympy.Min(sympy.Max(found, 0), count) if len(units) > 1 else found
-
-    return end
-
-
-def _is_zero(number: Any) -> Any:
-    """1 where a whole number is 0, 0 where it is larger."""
-    return sympy.Max(0, 1 - number)
 
 
 def _cuts(item: Item, line: str, dims: tuple[str, ...]) -> bool:
@@ -457,7 +340,7 @@ def _steps(one: Any, two: Any) -> Any:
     return count * ((count + 1) * fewer - (count - 1) * more) / (2 * one * two)
 
 
-def _block(side: _Side, bounds: Bounds, place: Any, ranks: Any) -> Bounds:
+def _block(side: Side, bounds: Bounds, place: Any, ranks: Any) -> Bounds:
     """The part of a line that belongs to one of some ranks."""
     low, high = bounds
     if not side.whole_shares:

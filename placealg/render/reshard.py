@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from placealg.cost.formula import Formula
-from placealg.cost.resharding import OLD, RANK, Volumes, shortened
+from placealg.cost.resharding import Volumes, shortened
+from placealg.cost.resharding_stages import OLD, RANK
 from placealg.prover.resharding import Resharding
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.render.cost import value_of

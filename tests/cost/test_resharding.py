@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from predicting import predicting
 
 import placealg as pa
-from placealg.cost.resharding import OLD, RANK, Volumes, volumes
+from placealg.cost.resharding import Volumes, volumes
+from placealg.cost.resharding_stages import OLD, RANK
 from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Sizes, checkpoint

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from random_programs import placements_of_ops
 
 from placealg.check.reshard import judge_reshard, small_sizes, with_phase
-from placealg.cost.resharding import OLD, RANK, volumes
+from placealg.cost.resharding import volumes
+from placealg.cost.resharding_stages import OLD, RANK
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.transformer import mlp

@@ -362,5 +362,3 @@ def _product(parts: list[Any], found: Any) -> Any:
             return part
         found *= part[1] - part[0]
     return found
-
-

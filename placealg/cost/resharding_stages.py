@@ -126,13 +126,13 @@ def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any] | str:
     ranks = side.size(pipeline.axis)
     counts = {loop.unit: monomial(loop.count) for loop in reference.graph.loops
               if not reference.graph.single(loop.unit)}
-    units, alone = list(counts), [int(end in pipeline.alone) for end in (FIRST, LAST)]
+    units, alone = list(counts), len(pipeline.alone)
     before = sum((counts[u] for u in units[:units.index(item.units[0])]), sympy.S.Zero)
-    every, parts = sum(counts.values(), sympy.S.Zero), ranks * pipeline.chunks - sum(alone)
+    every, parts = sum(counts.values(), sympy.S.Zero), ranks * pipeline.chunks - alone
 
     def end(chunk: Any) -> Any:
         """Where the layers of a chunk begin, among those of the unit."""
-        inside = sympy.Min(sympy.Max(chunk - alone[0], 0), parts) if any(alone) else chunk
+        inside = sympy.Min(sympy.Max(chunk - int(FIRST in pipeline.alone), 0), parts) if alone else chunk
         found = sympy.floor(every * inside / parts) - before
         return sympy.Min(sympy.Max(found, 0), count) if len(units) > 1 else found
 

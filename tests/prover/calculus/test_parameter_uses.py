@@ -23,7 +23,6 @@ from placealg.prover.ops import paths
 from placealg.prover.ops.findings import SEED, Flow, GradientPart
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import Sum
-from placealg.prover.ops.stages import ends
 from placealg.step.event import Clause, Event
 from placealg.step.program import Step
 
@@ -101,7 +100,7 @@ def test_a_parameter_is_used_by_its_owners_and_a_tied_one_at_the_end_where_the_o
     first, last = (next(op for op in graph.ops if op.output == n) for n in ("embedding.tokens", "head.logits"))
     table = machine_of(TIED, "head.logits/1", "embedding.weight")
     assert used_at(table, first, "embedding.weight") == {("pp_ends", stage("first"))}
-    assert used_at(table, last, "embedding.weight") == {(ends(TIED.reference), stage("last"))}
+    assert used_at(table, last, "embedding.weight") == {("pp_ends", stage("last"))}
     layer = machine_of(TIED)
     up = next(op for op in graph.ops if op.output == "layer.mlp.up")
     assert used_at(layer, up, WEIGHT) == {("pp", OWNER)}

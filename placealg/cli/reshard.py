@@ -68,8 +68,22 @@ def _cases(chosen: Namespace) -> tuple[CommandCase, CommandCase]:
             of_both.append(word)
     default, beside = default_model(*strategies), [a + OLD for a in axes]  # a typing error may have meant one of these
     said = options(chosen)
-    return (read_case(chosen.a, chosen.model, [*of_old, *of_both], beside, default=default, **said),
+    try:
+        old = read_case(chosen.a, chosen.model, [*of_old, *of_both], beside, default=default, **said)
+    except InputError as error:
+        raise _of_old_mesh(error, of_old) from None
+    return (old,
             read_case(chosen.b, chosen.model, [*of_new, *of_both], beside, default=default, **said))
+
+
+def _of_old_mesh(error: InputError, words: list[str]) -> InputError:
+    """The error with the name that an axis of the old mesh has on the command line, if it is about its size."""
+    word = next((w for w in words if error.where == f"--set {w}"), "")
+    if not word:
+        return error
+    axis, _, size = word.partition("=")
+    named = axis.strip() + OLD
+    return InputError(error.what.replace(axis.strip(), named, 1), where=f"--set {named}={size}")
 
 
 def _old_sizes(old: CommandCase) -> dict[str, Fraction]:

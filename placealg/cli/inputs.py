@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
@@ -91,11 +92,9 @@ def foreign(chosen: Namespace) -> Foreign | None:
     return foreign_options(chosen)
 
 
-def _style(said: CommandOptions, strategy: Strategy | None = None) -> StyleOptions:
-    """The options of the transformer; one whose later tokens have a stage of their own has layers that predict them."""
-    apart = strategy is not None and PREDICTION in strategy.stages_alone
+def _style(said: CommandOptions) -> StyleOptions:
     return StyleOptions(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
-                 fused=said.get("fused", True), mtp=said.get("mtp", False) or apart,
+                 fused=said.get("fused", True), mtp=said.get("mtp", False),
                  upcast=said.get("upcast", False))
 
 
@@ -220,8 +219,16 @@ def model_of(word: str, **said: Unpack[CommandOptions]) -> Model:
 
 
 def _model(model: Model | str | None, default: str, said: CommandOptions, strategy: Strategy | None = None) -> Model:
-    """The model that is given, or the one of a name."""
-    return model if isinstance(model, Model) else resolve_model(model or default, **_style(said, strategy))
+    """The model that is given, or the one of a name.
+
+    It has layers that predict later tokens, if it can have them, where these have a stage of their own.
+    """
+    if isinstance(model, Model):
+        return model
+    if strategy is not None and PREDICTION in strategy.stages_alone:
+        with suppress(InputError):
+            return resolve_model(model or default, **{**_style(said), "mtp": True})
+    return resolve_model(model or default, **_style(said))
 
 
 def _precise(strategy: Strategy, said: CommandOptions, sizes: Iterable[str] = ()) -> Strategy:
@@ -261,7 +268,7 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
     sizes = tuple(sizes)
     strategy = _precise(reading.strategy, said, sizes)
     try:
-        named = None if model else model_of(reading, **_style(said, strategy))
+        named = None if model else model_of(reading, **_style(said))
         stand_in = model or reading.stand_in or default or default_model(strategy)
         chosen = _run_as(model_with(reading, named or _model(stand_in, "", said, strategy)), said)
         step = derive(strategy, chosen)

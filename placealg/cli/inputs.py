@@ -94,8 +94,7 @@ def foreign(chosen: Namespace) -> Foreign | None:
 
 def _style(said: CommandOptions) -> StyleOptions:
     return StyleOptions(flash=said.get("flash"), dropout=said.get("dropout"), parallel=said.get("parallel", False),
-                 fused=said.get("fused", True), mtp=said.get("mtp", False),
-                 upcast=said.get("upcast", False))
+                 fused=said.get("fused", True), mtp=said.get("mtp", False), upcast=said.get("upcast", False))
 
 
 def default_model(*strategies: Strategy) -> str:
@@ -219,15 +218,12 @@ def model_of(word: str, **said: Unpack[CommandOptions]) -> Model:
 
 
 def _model(model: Model | str | None, default: str, said: CommandOptions, strategy: Strategy | None = None) -> Model:
-    """The model that is given, or the one of a name.
-
-    It has layers that predict later tokens, if it can have them, where these have a stage of their own.
-    """
+    """The model that is given, or of a name; one with layers that predict, if it can, where a stage has those alone."""
     if isinstance(model, Model):
         return model
     if strategy is not None and PREDICTION in strategy.stages_alone:
         with suppress(InputError):
-            return resolve_model(model or default, **{**_style(said), "mtp": True})
+            return _model(model, default, {**said, "mtp": True})
     return resolve_model(model or default, **_style(said))
 
 

@@ -127,8 +127,8 @@ def _head(question: Question, width: int) -> list[Line]:
             f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} sequences a step"
             + (f", {sizes}" if sizes else ""))
     lines = prose(told, width, "bold", hang=2)
-    lines += prose("bytes  " + ", ".join(f"{n} = {v}" for n, v in types.items()) + " of each parameter or element; "
-                   "--set g=4 wire=4 says others", width, "dim", hang=7)
+    lines += prose("bytes  " + ", ".join(f"{n} = {v}" for n, v in types.items()) + "; --set g=4 wire=4 says others",
+                   width, "dim", hang=7)
     rates = "; ".join(f"{n} {float(v):.4g}" for n, v in machine.rates.items())
     lines += prose(f"rates  {machine.name}: {rates}", width, "dim", hang=7)
     named = {**PARAMETERS, **question.parameters}

@@ -126,7 +126,7 @@ report.counterexample
 # %%
 found = report.counterexample
 assert found.mass == "dp"
-assert found.repair.edit == 'set = "reduce.layer.weight.grad_sum.reduce[dp]", op = "mean"'
+assert found.repair.edit == '[[edit]]\nset = "reduce.layer.weight.grad_sum.reduce[dp]"\nop = "mean"'
 assert dict(found.sizes)["dp"] == mass
 
 # %% [markdown]

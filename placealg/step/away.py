@@ -191,5 +191,5 @@ def _elsewhere(graph: Graph, name: str) -> bool:
     tensor, unit = graph.tensors.get(name), unit_of(name)
     if tensor is None:
         return name not in keepers(graph)
-    handed = any(name in (loop.first, loop.last) for loop in graph.loops)
+    handed = any(name in (loop.first, loop.last) for loop in graph.handed)
     return tensor.kind != "activation" or handed or any(op.unit != unit for op in graph.consumers(name))

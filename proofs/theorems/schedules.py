@@ -28,7 +28,8 @@ import z3
 from networkx import is_directed_acyclic_graph
 from telling import Account, Bool, Int, Twin
 
-from placealg.step.pipeline import Item, Pipeline, schedule_graph
+from placealg.step.pipeline import Item, Pipeline
+from placealg.step.waits import schedule_graph
 
 p, m, i, k, j = z3.Ints("p m i k j")
 Clock = Callable[[Int, Int], Int]

@@ -31,8 +31,9 @@ from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.models.transformer import LLAMA, gpt
 from placealg.step.derive import derive
-from placealg.step.pipeline import FIRST, IDLE, LAST, TIMES, Pipeline, in_flight, schedule_graph, work
+from placealg.step.pipeline import FIRST, IDLE, LAST, TIMES, Pipeline, in_flight, work
 from placealg.step.program import Step
+from placealg.step.waits import schedule_graph
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import IN_A_V
 from placealg.strategy.spec import Strategy

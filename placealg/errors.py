@@ -117,7 +117,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """
     names = list(valid)
     name = name[:_MAX_NAME]
-    if same := next((n for n in names if _letters(n) == _letters(name)), ""):
+    if same := next((n for n in names if letters(n) == letters(name)), ""):
         return same
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
@@ -125,7 +125,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return ""
 
 
-def _letters(name: str) -> str:
+def letters(name: str) -> str:
     """A name without what people write differently: capitals, hyphens, underscores, spaces."""
     return re.sub(r"[-_ ]", "", name).lower()
 

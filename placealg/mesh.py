@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from fractions import Fraction
 
-from placealg.errors import InputError, nearest
+from placealg.errors import InputError, letters, nearest
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,39}\Z")
 
@@ -165,9 +165,18 @@ _CALLED: Mapping[str, str] = {word: name for name, words in (
     ("s", "seq seqlen seqlength sequence sequencelength context contextlength maxseqlen"),
     ("h", "hidden hiddensize hiddendim dmodel embed embeddim"), ("a", "heads nheads numheads attentionheads"),
     ("kv", "kvheads numkvheads"), ("f", "ffn ffnsize intermediatesize mlp"), ("L", "layers nlayers numlayers depth"),
-    ("V", "vocab vocabsize vocabulary"), ("devices", "gpu gpus ngpus numgpus worldsize ranks"),
+    ("V", "vocab vocabsize vocabulary"), ("devices", "devices gpu gpus ngpus numgpus worldsize nproc ranks"),
     ("Psi", "params parameters"), ("topk", "k expertspertoken"), ("experts", "numexperts nexperts"),
 ) for word in words.split()}
+
+
+def called(name: str) -> str:
+    """The symbol of what is often called so; "" where nothing is.
+
+    >>> called("num-gpus"), called("seq_len"), called("dp")
+    ('devices', 's', '')
+    """
+    return _CALLED.get(letters(name), "")
 
 
 def meant_size(name: str, known: Iterable[str]) -> str:
@@ -179,9 +188,8 @@ def meant_size(name: str, known: Iterable[str]) -> str:
     ('b', 'dp', '')
     """
     names = list(known)
-    called = _CALLED.get(re.sub("[-_ ]", "", name).lower(), "")
-    if called in names:
-        return called
+    if (size := called(name)) in names:
+        return size
     return nearest(name, (n for n in names if n not in SYMBOLS)) or nearest(
         name, (n for n in names if n in SYMBOLS and SequenceMatcher(None, name[:40], n).ratio() >= 0.8))
 

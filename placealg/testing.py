@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
 from typing import Any
 
-from placealg.check.conformance import judge as judge_conformance
-from placealg.check.conformance import judge_proposed
 from placealg.check.prove import prove
+from placealg.cli.given import judged
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
@@ -88,10 +87,8 @@ def assert_trains_as(strategy: str | PathLike[str] | None, step: Callable[[], ob
 
     case = None if strategy is None else read_case(fspath(strategy), config, (), default="gpt")
     seen = record(step, model, mesh, reference=reference, batch=batch, clip=clip)
-    if case is None:
-        told = judge_proposed(config if isinstance(config, Model) else resolve_model(config or "gpt"), seen, names)
-    else:
-        told = judge_conformance(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
+    on = config if isinstance(config, Model) else resolve_model(config or "gpt")
+    told = judged(seen, case, on, names)
     if not told.good:
         raise AssertionError("\n".join(plain(text).rstrip() for text in conformance_page(told, _WIDTH, SAYS)))
     return told

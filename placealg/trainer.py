@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike, environ, fspath
 from typing import Any
 
-from placealg.check.conformance import judge, judge_proposed
+from placealg.cli.given import judged
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
 from placealg.cli.output import write_file
@@ -65,17 +65,15 @@ class Callback:
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say so where the training ended before a step was recorded."""
+        if self._block is not None:  # it began with the last step
+            block, self._block = self._block, None
+            block.__exit__(None, None, None)
         if self.told is None:
             raise InputError(f"the training had {state.global_step} steps: step {self.step + 1} is the one to record")
 
     def _judge(self) -> None:
         seen = self._observation.seen
-        if self.case is None:
-            told = judge_proposed(self.model, seen, self.names)
-        else:
-            edits = self.case.edited.edits if self.case.edited else ()
-            told = judge(self.case.strategy, self.case.model, seen, edits, self.names)
-        self.told = told
+        self.told = told = judged(seen, self.case, self.model, self.names)
         text = "\n".join(plain(each).rstrip() for each in page(told, _WIDTH, SAYS, "the Trainer"))
         if environ.get("RANK", "0") == "0":
             print(text, flush=True)

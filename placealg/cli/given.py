@@ -20,6 +20,8 @@ from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.file import packaged
 from placealg.strategy.spec import Strategy
+from placealg.watch.seen import Seen
+from placealg.watch.verdict import Conformance
 
 Given = Strategy | Step | CommandCase | Reading | str | Path
 """What stands for a strategy or its program."""
@@ -104,6 +106,15 @@ def check_given(side: Side, sizes: Mapping[str, Fraction]) -> None:
 def rules_of(side: Side) -> tuple[Divides, ...]:
     """The rules that the formulas of a side keep."""
     return () if side.strategy is None or side.model is None else (Divides(side.strategy, side.model),)
+
+
+def judged(seen: Seen, case: CommandCase | None, model: Model, names: Mapping[str, str] | None) -> Conformance:
+    """A recording held against a case, or against the strategy on `model` that is read off it where there is none."""
+    from placealg.check.conformance import judge, judge_proposed
+
+    if case is None:
+        return judge_proposed(model, seen, names)
+    return judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
 
 
 def _model_of(reading: Reading) -> Model:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from placealg.errors import InputError
-from placealg.mesh import SYMBOLS, meant_size
+from placealg.mesh import SYMBOLS, called, meant_size
 from placealg.strategy.catalogue import names
 
 SIZE = re.compile(r"[A-Za-z_][\w,]*=")
@@ -19,9 +19,6 @@ _NEXT_SIZE = re.compile(r",(?=[A-Za-z_]\w*=)")
 
 AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
 """The axes of the catalogue's strategies."""
-
-DEVICE_WORDS = ("gpus", "gpu", "num-gpus", "ngpus", "devices", "world-size", "nproc")
-"""What people call the number of devices."""
 
 
 def split_sizes(words: Iterable[str]) -> list[str]:
@@ -66,11 +63,12 @@ def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
     value = value if equals else rest[1] if len(rest) > 1 else ""
     name, sized = option.removeprefix("--"), hasattr(chosen, "sizes")
     if option.startswith("--") and sized and re.fullmatch(r"[0-9]+", value):
-        if name in DEVICE_WORDS:
+        if called(name) == "devices":
             meant = f"--devices {value}" if hasattr(chosen, "devices") else f"--set devices={value}"
             raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
-        if (size := name.replace("-", "_")) in (*SYMBOLS, *AXES) or meant_size(size, SYMBOLS):
-            size = size if size in (*SYMBOLS, *AXES) else meant_size(size, SYMBOLS)
+        size = name.replace("-", "_")
+        size = size if size in (*SYMBOLS, *AXES) else meant_size(size, SYMBOLS)
+        if size:
             whole = with_axis(getattr(chosen, "strategy", None) or "", size)
             meant = f"{whole} --set {size}={value}".strip()
             raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from placealg.check.conformance import judge, judge_proposed
+from placealg.cli.given import judged
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import model_of, options, read_case
 from placealg.cli.output import print_json, print_lines, width, write_file
@@ -59,9 +59,9 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     names = names_said(chosen.names)
     if chosen.strategy:
         case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
-        told = judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
+        told = judged(seen, case, case.model, names)
     else:
-        told = judge_proposed(model_of(chosen.model or "gpt", **options(chosen)), seen, names)
+        told = judged(seen, None, model_of(chosen.model or "gpt", **options(chosen)), names)
     if chosen.program:
         write_file(chosen.program, told.program)
     if chosen.format == "json":

@@ -20,7 +20,7 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.bounds import factored
 from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.stage import StageStep, stage_of
-from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, local, on_tier
+from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, local
 from placealg.cost.tensors import batch_axes, entering, touches
 from placealg.mesh import SYMBOLS
 from placealg.models.backward import GRAD, keepers
@@ -33,6 +33,7 @@ from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import VERBS
+from placealg.step.versions import on_tier
 from placealg.strategy.options import ACT_FUNCTION, ACT_LINEAR, ACT_NORM, KEPT_FOR
 
 ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4",
@@ -280,7 +281,7 @@ class Activations:
         name = version[0].removesuffix(f" on {storage.tier}")
         told = "@".join(p for p in (name, version[1]) if p)
         mode = "O" if storage.tier != DEVICE else "S*" if AGAIN in uses else "R"
-        return KeptStorage(told if storage.tier == DEVICE else on_tier(told, storage.tier), region(self.graph, name),
+        return KeptStorage(on_tier(told, storage.tier), region(self.graph, name),
                     layout_text(storage.box), mode, tuple(dict.fromkeys(op for ops in uses.values() for op in ops)),
                     "; ".join(f"{use} {', '.join(ops)}" for use, ops in uses.items()),
                     self.amounts.made(times, "1"), self.amounts.made(size, "bytes"))

@@ -23,7 +23,7 @@ from placealg.cost.resharding_stages import (
     Bounds,
     Side,
     first_stages,
-    is_zero,
+    is_equal,
     layers_of,
     own_instances,
     parts_of,
@@ -276,7 +276,7 @@ class _Made:
         count, here = monomial(two.count), [stations(self.old, one), stations(self.new, two)]
         if all(here):
             return count * monomial(two.elements) * sum(
-                (once * there * is_zero(sympy.Max(a, b) - sympy.Min(a, b))
+                (once * there * is_equal(a, b)
                  for a, once in here[0] for b, there in here[1]), sympy.S.Zero)
         side, item = (self.new, two) if here[0] else (self.old, one)
         found = sympy.S.Zero

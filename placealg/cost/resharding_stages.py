@@ -107,7 +107,7 @@ def own_instances(side: Side, item: Item, at: Mapping[str, Any]) -> Any:
         return [(sympy.S.Zero, count)]
     place, ranks = at[pipeline.axis], side.size(pipeline.axis)
     if found := stations(side, item):
-        here = [is_zero(sympy.Max(place, rank) - sympy.Min(place, rank)) for rank, _ in found]
+        here = [is_equal(place, rank) for rank, _ in found]
         return [(sympy.S.Zero, count * sympy.Max(*here))]
     end = chunk_ends(side, item)
     if isinstance(end, str):
@@ -119,13 +119,12 @@ def own_instances(side: Side, item: Item, at: Mapping[str, Any]) -> Any:
 
 def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any] | str:
     """Where the layers of a chunk begin, among the instances of an item's unit; a text says why that is not known."""
-    pipeline, reference, count = side.found.pipeline, side.found.step.reference, monomial(item.count)
+    pipeline, count = side.found.pipeline, monomial(item.count)
     assert pipeline is not None
     if pipeline.chunks is None or pipeline.stages:
         return "the layers of its stages are said in numbers, or their chunks in a symbol: it is counted at sizes"
     ranks = side.size(pipeline.axis)
-    counts = {loop.unit: monomial(loop.count) for loop in reference.graph.loops
-              if not reference.graph.single(loop.unit)}
+    counts = {loop.unit: monomial(loop.count) for loop in layers_of(side.found)}
     units, alone = list(counts), len(pipeline.alone)
     before = sum((counts[u] for u in units[:units.index(item.units[0])]), sympy.S.Zero)
     every, parts = sum(counts.values(), sympy.S.Zero), ranks * pipeline.chunks - alone
@@ -142,3 +141,8 @@ def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any] | str:
 def is_zero(number: Any) -> Any:
     """1 where a whole number is 0, 0 where it is larger."""
     return sympy.Max(0, 1 - number)
+
+
+def is_equal(one: Any, other: Any) -> Any:
+    """1 where two whole numbers are equal, 0 where they are not."""
+    return is_zero(sympy.Max(one, other) - sympy.Min(one, other))

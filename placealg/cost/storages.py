@@ -53,15 +53,6 @@ class Touch:
     during: frozenset[Storage] = frozenset()
 
 
-def on_tier(name: str, tier: str) -> str:
-    """The name under which a copy of a tensor on a tier is held.
-
-    >>> on_tier("layer.in", "device"), on_tier("layer.in", "host")
-    ('layer.in', 'layer.in on host')
-    """
-    return name if tier == DEVICE else f"{name} on {tier}"
-
-
 def local(tensor: Tensor, box: Box, split_batch: Iterable[str] = ()) -> Monomial:
     """Elements on one device; the batch's size is one device's, so along `split_batch` an unsplit batch has more."""
     elements = tensor.elements

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.cost.rings import RING, brought, summed
-from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, along, names_of, on_tier
+from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, along, names_of
 from placealg.cost.unknown import unknown
 from placealg.frozen import FrozenMap
 from placealg.models.backward import GRAD, BackwardOp, backward, keepers, kept, sparse_gradients
@@ -27,7 +27,7 @@ from placealg.step.recompute import members
 from placealg.step.saved_tensors import PER_DEVICE
 from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version as Parsed
-from placealg.step.versions import origins
+from placealg.step.versions import on_tier, origins
 
 IN_PLACE = ("all_reduce", "scale")
 """The redistributions that need no second buffer if no later event reads their source."""

@@ -224,6 +224,13 @@ class _Plugin(Said):
         return replace(item, key=f"deepspeed_config.{own}") if own else item
 
 
+def _engine(draft: Draft, said: Said, world: int | None, word: str, sequence: tuple[str, int] | None) -> None:
+    """What DeepSpeed's keys say, beside the launcher's precision and sequence parallelism."""
+    engine = Engine(draft, said, world, "" if word == "no" else word)
+    engine.sequence = sequence
+    engine.read()
+
+
 def _deepspeed(draft: Draft, world: int | None) -> None:
     """DeepSpeed: by the file that the section names, or by the section."""
     said = draft.said
@@ -238,9 +245,7 @@ def _deepspeed(draft: Draft, world: int | None) -> None:
                               "give it with --with")
         inner = Said(table("deepspeed"), json_document(read_text(path), path), draft.options)
         said.read(key, f"{Path(path).name} decides")
-        engine = Engine(draft, inner, world, "" if word == "no" else word)
-        engine.sequence = sequence
-        engine.read()
+        _engine(draft, inner, world, word, sequence)
         for own in ENGINE_KEYS.values():
             if said.has(f"deepspeed_config.{own}"):
                 said.inactive(f"deepspeed_config.{own}", f"{Path(path).name} decides; accelerate refuses another "
@@ -249,9 +254,7 @@ def _deepspeed(draft: Draft, world: int | None) -> None:
     else:
         said.leave(key, "no file")
         plugin = _Plugin(table("deepspeed"), said.document, draft.options)
-        engine = Engine(draft, plugin, world, "" if word == "no" else word)
-        engine.sequence = sequence
-        engine.read()
+        _engine(draft, plugin, world, word, sequence)
         for name, items in plugin.lists.items():
             said.lists[name] += items
         said.listed |= plugin.listed

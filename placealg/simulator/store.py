@@ -6,6 +6,7 @@ Reading a gradient sums the gradients of that version and of every version deriv
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from placealg.simulator.box import Box, Extent
@@ -44,9 +45,7 @@ class Store:
         (Box({}, 5), None)
         """
         held = self.versions.get(name, {})
-        while label and label not in held:
-            label = label.rpartition("/")[0]
-        return held.get(label)
+        return held.get(nearest(label, held))
 
     def write(self, name: Name, label: str, box: Box | None) -> None:
         """A version becomes the box; None ends it."""
@@ -67,6 +66,17 @@ class Store:
         """The gradient of a version and of those that derive from it becomes this one; None: not held."""
         kept = {below: c for below, c in self.gradients.get(name, {}).items() if not _derives(below, label)}
         self.gradients[name] = kept if gradient is None else {**kept, label: [gradient]}
+
+
+def nearest(label: str, held: Container[str]) -> str:
+    """The label if it is held, else that of the nearest version from which it would have come, "" at last.
+
+    >>> nearest("tp/cp", {"tp"}), nearest("tp/cp", {"dp"})
+    ('tp', '')
+    """
+    while label and label not in held:
+        label = label.rpartition("/")[0]
+    return label
 
 
 def _derives(label: str, source: str) -> bool:

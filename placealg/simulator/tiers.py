@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from placealg.simulator.box import Box
 from placealg.simulator.machine import Machine
-from placealg.simulator.store import Name
+from placealg.simulator.store import Name, nearest
 from placealg.step.program import Event
 
 CARRIES = ("offload", "fetch")
@@ -26,28 +26,26 @@ def carry(m: Machine, e: Event, name: Name, read: Callable[[int], Box | None]) -
     """
     source, target = e.tiers
     by = keeper(m, e)
-    labels = [e.version]
-    while labels[-1]:
-        labels.append(labels[-1].rpartition("/")[0])
     for rank in (rank for rank in m.acting(e) if m.chosen(e, rank)):
         at = m.stores[rank]
         if source != "device":
-            copies = (at.away.get((source, name, e.tensor if by else label)) for label in labels)
-            box = next((held for held in copies if held is not None), None)
+            copies = {label: box for (tier, of, label), box in at.away.items() if (tier, of) == (source, name)}
+            box = copies.get(e.tensor if by else nearest(e.version, copies))
         else:
             box = at.kept.get(name, {}).get(e.tensor.removeprefix(f"{by}.")) if by else read(rank)
-        _put(m, e, rank, target, name, box)
+        _put(m, e, rank, target, name, by, box)
 
 
 def end(m: Machine, e: Event, name: Name) -> None:
     """A version ends on the tier of the event."""
+    by = keeper(m, e)
     for rank in (rank for rank in m.acting(e) if m.chosen(e, rank)):
-        _put(m, e, rank, e.tier, name, None)
+        _put(m, e, rank, e.tier, name, by, None)
 
 
-def _put(m: Machine, e: Event, rank: int, tier: str, name: Name, box: Box | None) -> None:
-    """What an event's version is on a tier: a box; None ends it."""
-    at, by = m.stores[rank], keeper(m, e)
+def _put(m: Machine, e: Event, rank: int, tier: str, name: Name, by: str, box: Box | None) -> None:
+    """What an event's version is on a tier, or what the op of `by` keeps: a box; None ends it."""
+    at = m.stores[rank]
     if tier != "device":
         key = tier, name, e.tensor if by else e.version
         at.away.pop(key, None)

@@ -9,6 +9,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
+def on_tier(name: str, tier: str) -> str:
+    """The name under which a copy of a tensor on a tier is known.
+
+    >>> on_tier("layer.in", "device"), on_tier("layer.in", "host")
+    ('layer.in', 'layer.in on host')
+    """
+    return name if tier == "device" else f"{name} on {tier}"
+
+
 class Version(NamedTuple):
     """A tensor, or a tensor's gradient, under a label; "" is what its op made.
 

@@ -6,13 +6,16 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Outcome
 
 import placealg as pa
+from placealg import trainer
 from placealg.errors import InputError
 from placealg.trainer import Callback
 from placealg.watch import ranks, requirement
@@ -83,3 +86,15 @@ def test_torch_that_is_missing_or_of_another_version(found: str, says: str, monk
 def test_a_callback_of_no_step() -> None:
     with pytest.raises(InputError, match="after another one"):
         Callback("zero3", step=0)
+
+
+def test_a_training_that_ends_while_a_step_is_recorded_leaves_no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "need_torch", lambda: None)
+    ended: list[str] = []
+    callback = Callback("zero3")
+    with ExitStack() as block:
+        block.callback(ended.append, "ended")
+        callback._block = block.pop_all()
+    with pytest.raises(pa.InputError, match="the training had 1 steps: step 2 is the one to record"):
+        callback.on_train_end(None, SimpleNamespace(global_step=1), None)
+    assert ended == ["ended"] and callback._block is None

@@ -11,7 +11,7 @@ from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum
 from placealg.step.event import Event
 from placealg.step.program import Reference, Step
-from placealg.step.versions import Version, origins
+from placealg.step.versions import Version, on_tier, origins
 from placealg.strategy.options import LAYER
 
 NEXT_INSTANCE = "the next instance"
@@ -20,15 +20,6 @@ NEXT_INSTANCE = "the next instance"
 
 Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], Pairs]]
 """What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where operands are held."""
-
-
-def on(name: str, tier: str) -> str:
-    """The name under which a copy on a tier is known.
-
-    >>> on("layer.in", "device"), on("layer.in", "host")
-    ('layer.in', 'layer.in on host')
-    """
-    return name if tier == "device" else f"{name} on {tier}"
 
 
 class Tensors:
@@ -100,8 +91,8 @@ class Tensors:
         if source == "device":
             held = self.read(name, label) if name in self.graph.tensors else self.beside.get(name, ())
         else:
-            held = next((self.made[on(name, source), at] for at in origins(label)
-                         if (on(name, source), at) in self.made), ())
+            held = next((self.made[on_tier(name, source), at] for at in origins(label)
+                         if (on_tier(name, source), at) in self.made), ())
         self.settle(event, target, held)
 
     def settle(self, event: Event, tier: str, held: Sum) -> None:
@@ -109,7 +100,7 @@ class Tensors:
         name, label = event.acted_on
         beside = tier == "device" and name not in self.graph.tensors
         known: dict[Any, Sum] = self.beside if beside else self.made
-        key = name if beside else (on(name, tier), label)
+        key = name if beside else (on_tier(name, tier), label)
         known.pop(key, None)
         if held:
             known[key] = held

@@ -87,8 +87,10 @@ class StatePlacement:
             if mode == "O" and not tier:
                 mode, tier = "R", "O"
             if mode not in {m.value for m in Mode} or tier not in ("", "O"):
-                raise InputError(f"unknown mode '{text}' for axis {axis}", name=text,
-                                 valid=(*(row.mode for row in MODES), *(f"{m}+O" for m in Mode)))
+                valid = (*(row.mode for row in MODES), *(f"{m}+O" for m in Mode))
+                turned = f"{tier}+{mode}"
+                raise InputError(f"unknown mode '{text}' for axis {axis}", name=text, valid=valid,
+                                 near=turned if turned in valid else None)
             modes[axis] = Mode(mode)
             if not axis.startswith(REGION):
                 tiers.add(tier == "O")

@@ -164,6 +164,8 @@ def one_line(error: InputError) -> str:
     (TP + "[states.activations]\ntp = 'R'\n'region:core' = 'S*'",
      "s.toml:7: [states] activations on region:core is S*: only activations have regions, with M or R"),
     (TP + "[states]\nactivations = { 'region:core' = 'Q' }", "s.toml:6: unknown mode 'Q' for axis region:core"),
+    (TP + "[states]\nactivations = { 'region:core' = 'O+M' }",
+     "s.toml:6: unknown mode 'O+M' for axis region:core; did you mean 'M+O'"),
     (TP + "[states]\nactivations = { 'region:layer.attn' = 'M' }",
      "s.toml:6: [states] activations names region 'layer.attn': a region is named by one word, such as 'attn'"),
     (TP + "[states]\nactivations = { 'region:' = 'M' }", "s.toml:6: [states] activations names axis 'region:'"),

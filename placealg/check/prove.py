@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from placealg.prover.evidence.cutoff import examine_by_cutoff
 from placealg.prover.examine import Candidate, examine
 from placealg.prover.verdict import REFUTED, Report, not_covered, overall
 from placealg.step.edit import Edited
@@ -33,7 +32,12 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
     `engine` is closed_form (sums over an axis by lemmas) or cutoff (written out, one axis at a time). `token_mean`
     makes the program of the same strategy with the mean over tokens: the repair of weights that depend on counts.
     """
-    findings = examine_by_cutoff(step)[0] if engine == "cutoff" else examine(step)
+    if engine == "cutoff":
+        from placealg.prover.evidence.cutoff import examine_by_cutoff
+
+        findings = examine_by_cutoff(step)[0]
+    else:
+        findings = examine(step)
     verdicts, refuted = findings.verdicts, None
     if findings.candidates:  # the simulator is loaded where there is something to run: most programs are proved
         from placealg.check.refutation import refutations

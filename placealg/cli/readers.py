@@ -24,22 +24,24 @@ LARGEST_RUN = 512
 def prove(chosen: Namespace) -> int:
     """`placealg prove STRATEGY...`."""
     from placealg.check.prove import judge
-    from placealg.cli.certificates import check_words, evidence, evidence_lines
     from placealg.cli.glosses import SAYS
     from placealg.cli.kernel_line import kernel_codes, kernel_of
     from placealg.cli.masked import masked_json, masked_lines, runs_of
     from placealg.cli.resemblance import resembled
-    from placealg.render.junit import junit
     from placealg.render.proof import decided, proof
 
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
     suites: list[tuple[Report, str, list[str]]] = []
-    check_words(chosen)
+    further = chosen.certificate is not None or chosen.cross_check
+    if further:
+        from placealg.cli.certificates import check_words, evidence, evidence_lines
+
+        check_words(chosen)
     for case in each(read_cases(chosen), lambda case: case.strategy.name):
         _before_proving(chosen, case)
         report, candidates = judge(case.step, case.lead, chosen.engine, case.edited, case.token_mean)
-        report, checked = evidence(chosen, case, report, candidates)
+        report, checked = evidence(chosen, case, report, candidates) if further else (report, None)
         verified = kernel_of(chosen, case, report)
         hidden = runs_of(case) if chosen.masked else ()
         codes += [exit_code(report, case.expect), *([checked.code] if checked else []),
@@ -60,12 +62,14 @@ def prove(chosen: Namespace) -> int:
         if case.source:
             lines += indent(prose(f"source: {case.source}", width() - 2, "dim"))
         lines += [(), *indent(decided(report, width() - 2))] if chosen.verbose else []
-        lines += evidence_lines(report, checked, width())
+        lines += evidence_lines(report, checked, width()) if further else []
         lines += masked_lines(hidden, width())
         if case.expect:
             lines += _expected(wrong, case.expect.verdict)
         print_lines([*([()] if len(documents) > 1 else []), *lines])
     if chosen.format == "junit":
+        from placealg.render.junit import junit
+
         print_text(junit(suites, timing=not chosen.no_timing))
     if chosen.format == "json":
         print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})

@@ -156,6 +156,10 @@ def _short(text: str) -> str:
     return line if len(line) <= 60 else line[:57] + "..."
 
 
+_UNIT = Fraction(1)
+"""The coefficient of most monomials: `is` tells it, which is faster than an arithmetic of fractions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Monomial:
     """A rational coefficient times named powers, canonical on construction.
@@ -166,7 +170,7 @@ class Monomial:
     dp_replicate*dp_shard/2
     """
 
-    coefficient: Fraction = Fraction(1)
+    coefficient: Fraction = _UNIT
     powers: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
@@ -174,7 +178,7 @@ class Monomial:
         """The product of `names`, each to the first power."""
         product = Monomial()
         for name in names:
-            product = product * Monomial(Fraction(1), ((name, 1),))
+            product = product * Monomial(_UNIT, ((name, 1),))
         return product
 
     @staticmethod
@@ -203,18 +207,21 @@ class Monomial:
         return value
 
     def __mul__(self, other: Monomial) -> Monomial:
+        one, two = self.coefficient, other.coefficient
+        coefficient = two if one is _UNIT else one if two is _UNIT else one * two
+        if not self.powers or not other.powers:
+            return Monomial(coefficient, self.powers or other.powers)
         powers = dict(self.powers)
         for name, power in other.powers:
             powers[name] = powers.get(name, 0) + power
-        kept = tuple(sorted((n, p) for n, p in powers.items() if p))
-        return Monomial(self.coefficient * other.coefficient, kept)
+        return Monomial(coefficient, tuple(sorted((n, p) for n, p in powers.items() if p)))
 
     def __truediv__(self, other: Monomial) -> Monomial:
         return self * other**-1
 
     def __pow__(self, exponent: int) -> Monomial:
-        return Monomial(self.coefficient**exponent,
-                        tuple((n, p * exponent) for n, p in self.powers) if exponent else ())
+        coefficient = _UNIT if self.coefficient is _UNIT else self.coefficient**exponent
+        return Monomial(coefficient, tuple((n, p * exponent) for n, p in self.powers) if exponent else ())
 
     def __hash__(self) -> int:
         return hash(self.powers)

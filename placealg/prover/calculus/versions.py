@@ -63,7 +63,10 @@ def choose(test: Equality, yes: Version, no: Version) -> Version:
         return yes if p == q else no
     if yes == no:
         return yes
-    top = min([test, *(v.test for v in (yes, no) if isinstance(v, Choice))])
+    tests = [v.test for v in (yes, no) if isinstance(v, Choice)]
+    if not tests:
+        return Choice(test, yes, no)
+    top = min([test, *tests])
     if top == test:
         yes, no = _cofactor(yes, test, True), _cofactor(no, test, False)
         return yes if yes == no else Choice(test, yes, no)

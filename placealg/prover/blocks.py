@@ -14,6 +14,7 @@ from typing import Any
 import z3
 
 from placealg.prover.evidence.kept import kept
+from placealg.prover.evidence.logic import and_
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Conclusion
 
@@ -66,9 +67,9 @@ def blocks(each_of: Each = rounded_up) -> Lemma:
     length, ranks, place, owner, other, inside = z3.Ints("length ranks place owner other inside")
     each, defined = each_of(length, ranks)
     known = [length >= 1, ranks >= 1, place >= 0, place < length, *defined]
-    has_none = z3.And(owner * each + inside == place, inside >= 0, inside < each, owner >= ranks)
+    has_none = and_(owner * each + inside == place, inside >= 0, inside < each, owner >= ranks)
     empty = each <= 0
-    has_two = z3.And(owner * each <= place, place < (owner + 1) * each, other * each <= place,
+    has_two = and_(owner * each <= place, place < (owner + 1) * each, other * each <= place,
                      place < (other + 1) * each, owner < other)
     return _asked("blocks", "every place of a line that is cut into blocks of ⌈length/n⌉ has exactly one owner",
                   known, empty, has_none, has_two)
@@ -83,7 +84,7 @@ def stages(end_of: Callable[[Any, Any, str, Any], tuple[Any, list[Any]]] = stage
     return _asked("stages", "the layers of stage k end where those of stage k + 1 begin, the first begins with the "
                   "first layer and the last ends with the last one", known,
                   end < start,
-                  z3.And(stage == 0, start != 0), z3.And(stage == ranks - 1, end != length))
+                  and_(stage == 0, start != 0), and_(stage == ranks - 1, end != length))
 
 
 def rows() -> Lemma:
@@ -91,8 +92,8 @@ def rows() -> Lemma:
     width, row, column, other_row, other_column = z3.Ints("width row column other_row other_column")
     known = [width >= 1, column >= 0, column < width, other_column >= 0, other_column < width, row >= 0, other_row >= 0]
     return _asked("rows", "elements of two dims that are laid out in one row have different places in it", known,
-                  z3.And(row * width + column == other_row * width + other_column, row < other_row),
-                  z3.And(row == other_row, row * width + column == other_row * width + other_column,
+                  and_(row * width + column == other_row * width + other_column, row < other_row),
+                  and_(row == other_row, row * width + column == other_row * width + other_column,
                          column != other_column))
 
 

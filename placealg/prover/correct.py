@@ -9,21 +9,25 @@ version. Nothing here depends on how a program came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import z3
 
 from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
 from placealg.prover.calculus.contribution import EXISTS, OPAQUE, STALE, Slot, Tag, Term, Value, count_name, per_element
 from placealg.prover.calculus.machine import Read, Relied, Updated
 from placealg.prover.calculus.positions import COUNTER, DEVICE, UNIT, Position, elsewhere, of_another, of_any, varies
 from placealg.prover.calculus.versions import CURRENT, Choice, Guarded, Version, choose, each, trusted
 from placealg.prover.evidence import symbols
+from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.evidence.symbols import MICROBATCH
 from placealg.step.program import Group, Reference
 
 Bool = Any
-"""The position of a rank that counts an element in the norm."""
+Right = Callable[[str, FrozenMap[str, Position]], Bool]
+"""Whether an update was right on a rank."""
 
 Weighting = Callable[[Monomial], Monomial]
 
@@ -60,7 +64,7 @@ def defined(value: Value) -> Bool:
     """The device holds the element, and what it holds is not garbage."""
     if not value.held or value.garbage:
         return z3.BoolVal(False)
-    return z3.And(symbols.at_pairs(value.mask), symbols.conjunction(value.sides))
+    return and_(symbols.at_pairs(value.mask), symbols.conjunction(value.sides))
 
 
 def weighted(value: Value, want: Monomial, weighting: Weighting) -> Bool:
@@ -72,7 +76,7 @@ def weighted(value: Value, want: Monomial, weighting: Weighting) -> Bool:
 def reached(value: Value) -> Bool:
     """The largest magnitude is over all units: the unit is among them, once or more often, and nothing scales it."""
     unscaled = [z3.Implies(symbols.indicator(t), symbols.equals([Term(t.coefficient)], ONE)) for t in value.terms]
-    return z3.And(z3.Or([symbols.indicator(t) for t in value.terms]), *unscaled)
+    return and_(or_([symbols.indicator(t) for t in value.terms]), *unscaled)
 
 
 def gradient_integrity(update: Updated, reference: Reference, group: Group, weighting: Weighting) -> Bool:
@@ -80,7 +84,7 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
     want = group_weight(reference, group)
     value = update.gradient
     if group.merge == "max":
-        return z3.And(defined(value), reached(value))
+        return and_(defined(value), reached(value))
     conditions = [defined(value), weighted(value, want, weighting)]
     conditions.append(counted_integrity(update.skip, reference, weighting))
     if group.locality != "elementwise" and "grad_sum" in group.whole_reads:
@@ -89,7 +93,7 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
         for tag in value.tags:
             if tag.slot is not None:
                 conditions.append(_counted_gradient(tag.slot, reference.mesh.names, want, weighting))
-    return z3.And(conditions)
+    return and_(conditions)
 
 
 def part_integrity(relied: Relied, reference: Reference) -> Bool:
@@ -116,8 +120,8 @@ def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
         return z3.BoolVal(False)
     terms = per_element(Value(flag.terms), of_any).terms
     known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
-    looked = z3.Or([symbols.indicator(t) for t in known])
-    return looked if reference.skip else z3.And(z3.BoolVal(known == list(terms)), z3.Not(looked))
+    looked = or_([symbols.indicator(t) for t in known])
+    return looked if reference.skip else and_(z3.BoolVal(known == list(terms)), not_(looked))
 
 
 def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weighting) -> Bool:
@@ -133,7 +137,7 @@ def _counted_gradient(slot: Slot, axes: tuple[str, ...], want: Monomial, weighti
     if not value.held or value.garbage:
         return z3.BoolVal(False)
     counts = symbols.at_pairs((a, of_any(p)) for a, p in slot.where)
-    right = z3.And(symbols.conjunction(value.sides), weighted(value, want, weighting))
+    right = and_(symbols.conjunction(value.sides), weighted(value, want, weighting))
     return on_rank(z3.Implies(counts, right), dict.fromkeys(axes, COUNTER))
 
 
@@ -149,7 +153,7 @@ def update_integrity(update: Updated, reference: Reference, group: Group) -> Boo
     conditions.append(z3.BoolVal(False) if update.divisor is None else symbols.equals([Term(update.divisor)], ONE))
     if group.locality != "elementwise":
         conditions += list(_whole_matrix(update, group))
-    return z3.And(conditions)
+    return and_(conditions)
 
 
 def _whole_norm(tag: Tag) -> Bool:
@@ -168,7 +172,7 @@ def _whole_matrix(update: Updated, group: Group) -> list[Bool]:
         conditions.append(defined(another_element(update.gradient, group.stacked)))
     for value, version in update.others:
         if value in group.whole_reads:
-            conditions.append(z3.Not(wrong_version(other_version(version, group.stacked), CURRENT)))
+            conditions.append(not_(wrong_version(other_version(version, group.stacked), CURRENT)))
     return conditions
 
 
@@ -187,20 +191,30 @@ def other_version(version: Version, stacked: tuple[str, ...] = ()) -> Version:
     return version
 
 
-def wrong_version(version: Version, want: int, right: Callable[[str], Bool] = lambda _: z3.BoolVal(True)) -> Bool:
-    """The device does not hold version `want`; `right(update)` says whether an update was right on a device."""
+def on_ranks(right: Callable[[str], Bool]) -> Right:
+    """What `right` says of an update, on the rank that is asked about; each of these formulas is made once."""
+    return cache(lambda update, rank: on_rank(right(update), rank))
+
+
+def _always(update: str, rank: Mapping[str, Position]) -> Bool:
+    """Every update is right on every rank."""
+    return z3.BoolVal(True)
+
+
+def wrong_version(version: Version, want: int, right: Right = _always) -> Bool:
+    """The device does not hold version `want`; `right(update, rank)` says whether an update was right on a rank."""
     if isinstance(version, Choice):
         test = symbols.equal(version.test)
         yes, no = (wrong_version(v, want, right) for v in (version.yes, version.no))
-        return z3.Or(z3.And(test, yes), z3.And(z3.Not(test), no))
+        return or_(and_(test, yes), and_(not_(test), no))
     if isinstance(version, Guarded):
         if version.version != want:
             return z3.BoolVal(True)
-        return z3.Not(z3.And([on_rank(right(u), rank) for u, rank in sorted(version.updates, key=str)]))
+        return not_(and_([right(u, rank) for u, rank in sorted(version.updates, key=str)]))
     return z3.BoolVal(version != want)
 
 
-def wrong_read(read: Read, right: Callable[[str], Bool] = lambda _: z3.BoolVal(True)) -> Bool:
+def wrong_read(read: Read, right: Right = _always) -> Bool:
     """An observed read sees another version than the reference's."""
     return wrong_version(read.version, read.want, right)
 

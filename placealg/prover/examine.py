@@ -21,6 +21,7 @@ from placealg.prover.calculus.machine import Site, Updated
 from placealg.prover.calculus.microbatches import CASES
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import lemmas, symbols
+from placealg.prover.evidence.logic import and_, or_
 from placealg.prover.evidence.premises import ask
 from placealg.prover.evidence.solver import SAT, UNSAT, Reply, versions
 from placealg.prover.evidence.vacuity import vacuity
@@ -265,7 +266,7 @@ def _decide(step: Step, group: Group, identifier: str,
         verdict = replace(verdict, reason=f"no event of {group.name or 'the ops'} has anything to check")
     candidate: Candidate | None = None
     if possible:
-        answer = ask(step, [z3.Or([in_case(f) for f in possible])])
+        answer = ask(step, [or_([in_case(f) for f in possible])])
         if answer.status == SAT:
             failure, model = _smallest(step, possible, answer)
             model = _fewest(step, failure, model)
@@ -299,7 +300,7 @@ def in_case(failure: Failure) -> Any:
     """The failure formula restricted to its microbatch cases; satisfiable iff the failure is possible."""
     count = symbols.size(symbols.MICROBATCH)
     cases = [count == c.least if c.exact or not failure.exact else count >= c.least for c in failure.cases]
-    return z3.And(failure.formula, z3.Or(cases)) if cases else failure.formula
+    return and_(failure.formula, or_(cases)) if cases else failure.formula
 
 
 LARGEST_REPLAY = 64
@@ -321,7 +322,7 @@ def _smallest(step: Step, failures: list[Failure], answer: Reply) -> tuple[Failu
     ranked = sorted(failures, key=lambda f: (bool(f.slot), order.get(f.event, len(order))))
 
     def first(low: int, high: int, most: int, *more: Any) -> tuple[Failure, dict[str, int]] | None:
-        bounds = [z3.And(symbols.size(a) >= low, symbols.size(a) <= max(high, step.enough(a))) for a in axes]
+        bounds = [and_(symbols.size(a) >= low, symbols.size(a) <= max(high, step.enough(a))) for a in axes]
         return next(_possible(step, ranked, [*bounds, symbols.size(symbols.MICROBATCH) <= most, *more]), None)
     for low, high, most in _SIZES:
         found = first(low, high, most)

@@ -18,6 +18,7 @@ from typing import Any
 import z3
 
 from placealg.arith import parse
+from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.waiting import least
 from placealg.step.folded import FOLDED, HELD, LEAST, Entry, Run
 from placealg.step.pipeline import FAST_WHERE, WAITING
@@ -147,31 +148,31 @@ class Folded:
         """The formulas that an item of microbatch k starts before one that it waits for ends."""
         first, last = i == 0, i == self.p - 1
         for entry, where, by, there in (
-                (F0, z3.Not(first), F0, i - 1), (F1, last, F0, i), (F1, z3.Not(last), F1, i + 1), (B1, first, F1, i),
-                (B1, z3.Not(first), B1, i - 1), (B0, last, B1, i), (B0, z3.Not(last), B0, i + 1),
+                (F0, not_(first), F0, i - 1), (F1, last, F0, i), (F1, not_(last), F1, i + 1), (B1, first, F1, i),
+                (B1, not_(first), B1, i - 1), (B0, last, B1, i), (B0, not_(last), B0, i + 1),
                 (W0, z3.BoolVal(True), B0, i), (W1, z3.BoolVal(True), B1, i)):
-            yield z3.And(where, self.start(entry, i, k) < self.end(by, there, k))
+            yield and_(where, self.start(entry, i, k) < self.end(by, there, k))
 
     def crossed(self, i: Any, t: Any) -> Iterator[Any]:
         """The formulas that an item starts before the one ends that its rank does before it."""
         for k, run in enumerate(self.runs):
             many, ends = self.times(k, i), self.lasts(run.items[-1].phase)
             for place, item in enumerate(run.items[:-1]):
-                yield z3.And(t < many, self.at(k, i, t, place + 1) < self.at(k, i, t, place) + self.lasts(item.phase))
+                yield and_(t < many, self.at(k, i, t, place + 1) < self.at(k, i, t, place) + self.lasts(item.phase))
             behind = self.at(k, i, t, len(run.items) - 1) + ends
-            yield z3.And(t + 1 < many, self.at(k, i, t + 1, 0) < behind)
+            yield and_(t + 1 < many, self.at(k, i, t + 1, 0) < behind)
             none = [t == many - 1]
             for then in range(k + 1, len(self.runs)):
-                yield z3.And(*none, self.times(then, i) > 0, self.at(then, i, z3.IntVal(0), 0) < behind)
+                yield and_(*none, self.times(then, i) > 0, self.at(then, i, z3.IntVal(0), 0) < behind)
                 none.append(self.times(then, i) == 0)
-            yield z3.And(*none, self.base(len(self.runs), i) != behind)
+            yield and_(*none, self.base(len(self.runs), i) != behind)
 
     def uneven(self, i: Any) -> Iterator[Any]:
         """The formulas that a rank does not do every item once."""
         late = sum((self.times(k, i) * len(run.put_off) for k, run in enumerate(self.runs)), z3.IntVal(0))
         every, queued = len(self.runs), self.before(len(self.runs), i, Entry("weights", None))
-        yield z3.Or(*(self.times(k, i) < 0 for k in range(every)))
-        yield z3.Or(*(self.before(every, i, entry) != self.m for entry in BOTH))
+        yield or_(*(self.times(k, i) < 0 for k in range(every)))
+        yield or_(*(self.before(every, i, entry) != self.m for entry in BOTH))
         yield self.before(every, i, W0) + self.before(every, i, W1) + queued != 2 * self.m
         if any(Entry("weights", None) in run.items for run in self.runs):
             yield late != queued
@@ -190,10 +191,10 @@ def grows(order: str) -> Asked:
     p, i, m, n, k = _known()
     found = Folded(order, p, m)
     return [*_sizes(order, p, i, m), k >= 0, k < m, n >= 0], (
-        ("a rank does not do everything once", z3.Or(*found.uneven(i))),
+        ("a rank does not do everything once", or_(*found.uneven(i))),
         ("an item stands before another in its stage's order, and does not start before it",
-         z3.Or(*found.crossed(i, n))),
-        ("an item does not start after what it waits for", z3.Or(*found.early(i, k))))
+         or_(*found.crossed(i, n))),
+        ("an item does not start after what it waits for", or_(*found.early(i, k))))
 
 
 def in_turn(order: str) -> Asked:
@@ -201,7 +202,7 @@ def in_turn(order: str) -> Asked:
     p, i, m, n, k = _known()
     placed = Folded(order, p, m, paused=False)
     return [*_sizes(order, p, i, m), n >= 0, n < k, k < m], ((
-        "a message overtakes another", z3.Or(*(placed.start(e, i, n) >= placed.start(e, i, k) for e in BOTH))),)
+        "a message overtakes another", or_(*(placed.start(e, i, n) >= placed.start(e, i, k) for e in BOTH))),)
 
 
 def attained(order: str) -> Asked:
@@ -214,9 +215,9 @@ def attained(order: str) -> Asked:
         long.append(taken != 2 * m * sum(found.lengths) + _waited(found, i))
     return [*_sizes(order, p, i, m), k >= 0, k < m, n >= 0], (
         ("an item starts before the one that its stage runs first ends",
-         z3.Or(*(x for f in every for x in f.crossed(i, n)))),
-        ("an item starts before one that it waits for ends", z3.Or(*(x for f in every for x in f.early(i, k)))),
-        ("a stage waits longer, or less long", z3.Or(*long)))
+         or_(*(x for f in every for x in f.crossed(i, n)))),
+        ("an item starts before one that it waits for ends", or_(*(x for f in every for x in f.early(i, k)))),
+        ("a stage waits longer, or less long", or_(*long)))
 
 
 def needed(order: str) -> Asked:
@@ -238,8 +239,8 @@ def needed(order: str) -> Asked:
         path = (p - 1 - i + lead + forwards) * forward + weights * late + (
             (p if back_and_down else 0) + backs + p - 1 - i) * back
         lengths.append(path != 2 * m * sum(edge) + _waited(Folded(order, p, m, edge), i))
-    return [*_sizes(order, p, i, m), n >= 0, n < m], (("other items stand on the path", z3.Or(*wrong)),
-                                                      ("the path takes another time", z3.Or(*lengths)))
+    return [*_sizes(order, p, i, m), n >= 0, n < m], (("other items stand on the path", or_(*wrong)),
+                                                      ("the path takes another time", or_(*lengths)))
 
 
 def holds(order: str, claim: str = "", apart: bool = False) -> Asked:
@@ -262,10 +263,10 @@ def holds(order: str, claim: str = "", apart: bool = False) -> Asked:
             begun, ended = ([least(so_far[entry], m) for entry in pair]
                             for pair in ((F0, F1), (W0, W1) if apart else (B0, B1)))
             held = sum(begun) - sum(ended)
-            more.append(z3.And(t < many, held > most))
-            never += [z3.Or(many <= 0, z3.substitute(held, (t, end)) != most) for end in (z3.IntVal(0), many - 1)]
+            more.append(and_(t < many, held > most))
+            never += [or_(many <= 0, z3.substitute(held, (t, end)) != most) for end in (z3.IntVal(0), many - 1)]
     return [p >= 1, i >= 0, i < p, m >= (fills if apart else 1), t >= 0], (
-        ("a rank holds more", z3.Or(*more)), ("a rank never holds so many", z3.And(*never)))
+        ("a rank holds more", or_(*more)), ("a rank never holds so many", and_(*never)))
 
 
 def described(order: str) -> tuple[str, ...]:

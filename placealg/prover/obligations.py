@@ -19,6 +19,7 @@ from placealg.prover.calculus.contribution import Slot
 from placealg.prover.calculus.explore import (
     AGAIN,
     Chain,
+    Prefixes,
     Program,
     Run,
     again,
@@ -34,6 +35,7 @@ from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.places import NoRule, left_out, pairs
 from placealg.prover.calculus.positions import PEER
 from placealg.prover.evidence import symbols
+from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import Sum
@@ -175,8 +177,9 @@ def _of_shape(found: Obligations, step: Step, group: Group, site: Site, program:
         shown, followed = observed(run, program)
         if not followed:
             found.open.append("the states in which an update would show do not repeat")
+        alike = Prefixes()
         for case in cases:
-            mine = run if case == run.case else run_step(run.start, program, case, run.index)
+            mine = run if case == run.case else run_step(run.start, program, case, run.index, alike)
             if not mine.whole:
                 found.open.append("the loop over microbatches has no fixpoint: checked for small m only")
             _updates(found, step, group, mine, shown)
@@ -216,16 +219,16 @@ def _lasting(steps: Chain) -> dict[tuple[str, str, str], tuple[Read, ...]]:
 def _restored(read: Read, before: tuple[Read, ...], run: Run, resumes: int) -> Failure:
     """The failure of a read that is wrong after resuming, and was right before saving."""
     what = "resuming" if resumes == 1 else "resuming a resumed run"
-    lasting = [z3.Not(correct.wrong_read(r)) for r in before]
+    lasting = [not_(correct.wrong_read(r)) for r in before]
     says = (f"{LEFT} step {run.index + 1} after {what}" if read.kind == "result" else
             f"reads a copy that {what} did not restore, in step {run.index + 1} after it")
-    return Failure("init", read.event, z3.And(correct.wrong_read(read), *lasting), says, read=read)
+    return Failure("init", read.event, and_(correct.wrong_read(read), *lasting), says, read=read)
 
 
 def _blame(found: Obligations, read: Read, ideally: tuple[Read, ...], blamed: str, run: Run) -> None:
     def fault(obligation: str, own: bool, says: str) -> Failure:
-        at_fault = z3.Or([correct.wrong_read(r) for r in ideally])
-        formula = z3.And(correct.wrong_read(read), at_fault if own else z3.Not(at_fault))
+        at_fault = or_([correct.wrong_read(r) for r in ideally])
+        formula = and_(correct.wrong_read(read), at_fault if own else not_(at_fault))
         return Failure(obligation, read.event, formula, f"{says} step {run.index + 1}", read=read)
 
     right = correct.always_right(read)
@@ -252,7 +255,7 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
 
     @cache
     def trusted() -> list[Any]:
-        return [z3.Not(correct.wrong_read(r)) for r in shown]
+        return [not_(correct.wrong_read(r)) for r in shown]
 
     conditions: Mapping[str, Callable[[Updated], Any]] = {
         "gradient": lambda u: weighted(u, True),
@@ -267,10 +270,8 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
             def failure(name: str = name, update: Updated = update,
                         condition: Callable[[Updated], Any] = condition) -> Failure:
                 right = condition(update)
-
-                def of(flag: str) -> Any:
-                    return right if flag == update.flag else z3.BoolVal(True)
-                seen = z3.Or([z3.And(correct.wrong_read(read, of), well)
+                of = correct.on_ranks(lambda flag: right if flag == update.flag else z3.BoolVal(True))
+                seen = or_([and_(correct.wrong_read(read, of), well)
                               for read, well in zip(shown, trusted(), strict=True)])
                 return Failure(name, update.event, seen, WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
@@ -293,7 +294,7 @@ def _norms(found: Obligations, step: Step, run: Run) -> None:
             def failure(name: str = name, relied: Relied = relied,
                         holds: Callable[[Relied], Any] = condition) -> Failure:
                 kind = FailureKind.NORM if relied.value == "norm" else FailureKind.FLAG
-                return Failure(name, relied.event, z3.Not(holds(relied)), MISSES[relied.value],
+                return Failure(name, relied.event, not_(holds(relied)), MISSES[relied.value],
                                slot=(relied.slot,), exact=run.whole, kind=kind)
             found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure)
 
@@ -307,14 +308,14 @@ def _schedule(found: Obligations, step: Step, group: Group) -> None:
         if event.group not in ("", group.name) or not VERBS[event.verb].collective or not event.axes:
             continue
         if event.group and step.reference.pipeline and step.reference.pipeline.axis in event.axes:
-            several = z3.And(symbols.at_pairs(pairs(event)), symbols.size(step.reference.pipeline.axis) > 1)
+            several = and_(symbols.at_pairs(pairs(event)), symbols.size(step.reference.pipeline.axis) > 1)
             failure = Failure("schedule", event.path, several, "waits for stages that hold other parameters: deadlock")
             found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]
         elif not event.where:
             found.hold("schedule")
         else:
-            called = z3.And(symbols.at_pairs(pairs(event)), *(z3.Not(symbols.at_pairs([p])) for p in left_out(event)))
+            called = and_(symbols.at_pairs(pairs(event)), *(not_(symbols.at_pairs([p])) for p in left_out(event)))
             peer = correct.on_rank(called, dict.fromkeys(event.axes, PEER))
-            failure = Failure("schedule", event.path, z3.And(called, z3.Not(peer)),
+            failure = Failure("schedule", event.path, and_(called, not_(peer)),
                               "some ranks of the group do not take part: deadlock")
             found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]

@@ -18,6 +18,7 @@ import z3
 
 from placealg.prover import folded, turns, waiting
 from placealg.prover.evidence.kept import is_open, kept
+from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
 from placealg.prover.waiting import least, term
@@ -154,12 +155,12 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
         return place(phase, number, started, total, z3.If)
 
     clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
-    early = z3.Or(
-        z3.And(i > 0, when("forward", i, n) <= when("forward", i - 1, n)),
-        z3.And(i == 0, n >= p, when("forward", 0, n) <= when("forward", p - 1, n - p)),
-        z3.And(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
-        z3.And(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
-        z3.And(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
+    early = or_(
+        and_(i > 0, when("forward", i, n) <= when("forward", i - 1, n)),
+        and_(i == 0, n >= p, when("forward", 0, n) <= when("forward", p - 1, n - p)),
+        and_(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
+        and_(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
+        and_(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
     return _asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early)))
 
 
@@ -177,18 +178,18 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
         return place(phase, number, started, m, z3.If)
 
     clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
-    early = z3.Or(*(z3.And(guard, when(phase, i, k) <= when(needed, stage, k))
+    early = or_(*(and_(guard, when(phase, i, k) <= when(needed, stage, k))
                     for phase, guard, needed, stage in _needed(p, i)))
     before = {"forward": (("forward", k - 1), ("backward", k - started - 1)),
               "backward": (("forward", k + started), ("backward", k - 1), ("forward", m - 1))}
-    idle = z3.Or(*(z3.And(z3.Or(i > 0, k > 0) if phase == "forward" else z3.BoolVal(True), *(
-        z3.Not(z3.And(guard, when(phase, i, k) == when(needed, stage, k) + 1))
+    idle = or_(*(and_(or_(i > 0, k > 0) if phase == "forward" else z3.BoolVal(True), *(
+        not_(and_(guard, when(phase, i, k) == when(needed, stage, k) + 1))
         for waits, guard, needed, stage in _needed(p, i) if waits == phase), *(
-        z3.Not(z3.And(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
+        not_(and_(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
                       when(phase, i, k) == when(other, i, number) + 1))
         for other, number in before[phase])) for phase in _PHASES))
     ends = 2 * (m + term(IDLE, p=p))
-    late = z3.Or(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
+    late = or_(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
     return (
         _asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early))),
         _asked(order, "every item but the first starts when one that it follows or waits for ends", known,
@@ -220,11 +221,11 @@ def held(order: str, claim: str = "", until: str = "backward") -> Fact:
     def where(phase: str, number: Any) -> Any:
         return place(phase, number, started, total, z3.If, later)
 
-    after = [where(until, k) > where("forward", n), z3.Or(k == 0, where(until, k - 1) < where("forward", n))]
+    after = [where(until, k) > where("forward", n), or_(k == 0, where(until, k - 1) < where("forward", n))]
     peak = [n == least(total - 1, started + (later if apart else 0)), n + 1 - k != most]
     named = f"at most {claim} forwards of stage i have no backward{' for the weights' if apart else ''}"
     return _asked(order, f"{named}, and once so many", [*known, ahead >= 0, *after],
-                  (("there are more, or never so many", z3.Or(n + 1 - k > most, z3.And(*peak))),))
+                  (("there are more, or never so many", or_(n + 1 - k > most, and_(*peak))),))
 
 
 _PHASES = ("forward", "backward")
@@ -232,7 +233,7 @@ _PHASES = ("forward", "backward")
 
 def _out_of_order(where: Callable[[str, Any], Any], when: Callable[[str, Any], Any], n: Any, k: Any) -> Any:
     """The formula that the n-th item of a phase comes before the k-th of another, and does not start before it."""
-    return z3.Or(*(z3.And(where(one, n) <= where(other, k), when(other, k) <= when(one, n),
+    return or_(*(and_(where(one, n) <= where(other, k), when(other, k) <= when(one, n),
                           z3.BoolVal(True) if one != other else n != k)
                    for one in _PHASES for other in _PHASES))
 
@@ -245,7 +246,7 @@ def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:
 
 def _asked(order: str, statement: str, known: list[Any], failures: tuple[tuple[str, Any], ...]) -> Fact:
     """The fact that no sizes that satisfy `known` let one of the failures happen."""
-    answer = PROCESS.ask([*known, z3.Or([formula for _, formula in failures])])
+    answer = PROCESS.ask([*known, or_([formula for _, formula in failures])])
     found = Fact(order, statement, PROVED, PARAMETRIC, "", tuple(known), failures)
     if answer.status == UNSAT:
         return found

@@ -16,6 +16,7 @@ from typing import Any
 import z3
 
 from placealg.arith import parse
+from placealg.prover.evidence.logic import and_, or_
 from placealg.prover.folded import Asked, Lengths
 from placealg.prover.waiting import least, term
 from placealg.step.pipeline import AHEAD, LATER, WAITING, Pipeline, phases, place
@@ -94,20 +95,20 @@ def attained(order: str) -> Asked:
         def ends(phase: str, stage: Any, number: Any, run: Turns = run) -> Any:
             return run.start(phase, stage, number) + run.lasts(phase)
 
-        out += [z3.And(run.where(one, i, n) + 1 == run.where(other, i, k), run.start(other, i, k) < ends(one, i, n))
+        out += [and_(run.where(one, i, n) + 1 == run.where(other, i, k), run.start(other, i, k) < ends(one, i, n))
                 for one in chosen for other in chosen]
-        early += [z3.And(i > 0, run.start("forward", i, n) < ends("forward", i - 1, n)),
-                  z3.And(i == 0, n >= p, run.start("forward", 0, n) < ends("forward", p - 1, n - p)),
-                  z3.And(i < p - 1, run.start("backward", i, n) < ends("backward", i + 1, n)),
-                  z3.And(i == p - 1, n >= p, run.start("backward", i, n) < ends("backward", 0, n - p)),
-                  z3.And(i == p - 1, n + more < total, run.start("backward", i, n) < ends("forward", i, n + more))]
+        early += [and_(i > 0, run.start("forward", i, n) < ends("forward", i - 1, n)),
+                  and_(i == 0, n >= p, run.start("forward", 0, n) < ends("forward", p - 1, n - p)),
+                  and_(i < p - 1, run.start("backward", i, n) < ends("backward", i + 1, n)),
+                  and_(i == p - 1, n >= p, run.start("backward", i, n) < ends("backward", 0, n - p)),
+                  and_(i == p - 1, n + more < total, run.start("backward", i, n) < ends("forward", i, n + more))]
         if "weights" in chosen:
             early.append(run.start("weights", i, n) < ends("backward", i, n))
         taken = ends(chosen[-1], i, total - 1) - run.start("forward", i, z3.IntVal(0))
         long.append(taken != total * sum(lengths) + _waited(order, lengths, p, i))
-    return known, (("an item starts before the one that its stage runs first ends", z3.Or(out)),
-                   ("an item starts before one that it waits for ends", z3.Or(early)),
-                   ("a stage waits longer, or less long", z3.Or(long)))
+    return known, (("an item starts before the one that its stage runs first ends", or_(out)),
+                   ("an item starts before one that it waits for ends", or_(early)),
+                   ("a stage waits longer, or less long", or_(long)))
 
 
 def needed(order: str) -> Asked:
@@ -115,10 +116,10 @@ def needed(order: str) -> Asked:
     known, (p, i, total, more, n, _) = _known(order)
     run, end = Turns(order, (1, 1, 1), p, total, more), p - 1
     last, mine = run.where("backward", end, total - 1), run.where("backward", i, total - 1)
-    wrong = [run.where("forward", end, n) > last, z3.And(n < total - 1, run.where("backward", end, n) > last)]
+    wrong = [run.where("forward", end, n) > last, and_(n < total - 1, run.where("backward", end, n) > last)]
     weights = z3.IntVal(0)
     if order in LATER:
-        wrong += [run.where("forward", i, n) > mine, z3.And(n < total - 1, run.where("backward", i, n) > mine)]
+        wrong += [run.where("forward", i, n) > mine, and_(n < total - 1, run.where("backward", i, n) > mine)]
         weights = last + 1 - 2 * total + 3 * total - 1 - mine
     longer = []
     for lengths in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
@@ -127,7 +128,7 @@ def needed(order: str) -> Asked:
         longer.append(path != total * sum(lengths) + _waited(order, lengths, p, i))
     if order not in LATER:
         longer.pop()
-    return known, (("other items stand on the path", z3.Or(wrong)), ("the path takes another time", z3.Or(longer)))
+    return known, (("other items stand on the path", or_(wrong)), ("the path takes another time", or_(longer)))
 
 
 def grows(order: str) -> Asked:

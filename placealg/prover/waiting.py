@@ -19,6 +19,7 @@ from typing import Any
 import z3
 
 from placealg.arith import parse
+from placealg.prover.evidence.logic import and_, or_
 from placealg.step.pipeline import AHEAD, ENOUGH, FAST_WHERE, LATER, WAITING, Pipeline, phases, place
 
 Lengths = tuple[int, int, int]
@@ -98,19 +99,19 @@ def attained(order: str) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
             def ends(phase: str, stage: Any, number: Any, run: Run = run) -> Any:
                 return run.start(phase, stage, number) + run.lasts(phase)
 
-            out += [z3.And(run.where(one, i, n) + 1 == run.where(other, i, k), run.start(other, i, k) < ends(one, i, n))
+            out += [and_(run.where(one, i, n) + 1 == run.where(other, i, k), run.start(other, i, k) < ends(one, i, n))
                     for one in chosen for other in chosen]
-            early += [z3.And(i > 0, run.start("forward", i, k) < ends("forward", i - 1, k)),
-                      z3.And(i < p - 1, run.start("backward", i, k) < ends("backward", i + 1, k)),
-                      z3.And(i == p - 1, run.start("backward", i, k) < ends("forward", i, k))]
+            early += [and_(i > 0, run.start("forward", i, k) < ends("forward", i - 1, k)),
+                      and_(i < p - 1, run.start("backward", i, k) < ends("backward", i + 1, k)),
+                      and_(i == p - 1, run.start("backward", i, k) < ends("forward", i, k))]
             if "weights" in chosen:
                 early.append(run.start("weights", i, k) < ends("backward", i, k))
             worked = m * sum(lengths)
             taken = ends(chosen[-1], i, m - 1) - run.start("forward", i, z3.IntVal(0))
             long.append(taken != worked + _waited(order, lengths, p, i))
-    return known, (("an item starts before the one that its stage runs first ends", z3.Or(out)),
-                   ("an item starts before one that it waits for ends", z3.Or(early)),
-                   ("a stage waits longer, or less long", z3.Or(long)))
+    return known, (("an item starts before the one that its stage runs first ends", or_(out)),
+                   ("an item starts before one that it waits for ends", or_(early)),
+                   ("a stage waits longer, or less long", or_(long)))
 
 
 def needed(order: str) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
@@ -119,7 +120,7 @@ def needed(order: str) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
     known = [p >= 1, i >= 0, i < p, m >= term(ENOUGH.get(order, "1"), p=p), n >= 0, n < m]
     run = Run(order, (1, 1, 1), False, p, m)
     last = run.where("backward", p - 1, m - 1)
-    other = [run.where("forward", p - 1, n) > last, z3.And(n < m - 1, run.where("backward", p - 1, n) > last)]
+    other = [run.where("forward", p - 1, n) > last, and_(n < m - 1, run.where("backward", p - 1, n) > last)]
     before, behind = z3.IntVal(0), z3.IntVal(0)
     if order in LATER:
         before, behind = m - 1 - run.later(p - 1), run.later(i) + 1
@@ -130,7 +131,7 @@ def needed(order: str) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
         forward, back, weights = map(replace(run, lengths=lengths).lasts, ("forward", "backward", "weights"))
         path = (p - 1 - i + m) * forward + (m + p - 1 - i) * back + (before + behind) * weights
         wrong.append(path != m * sum(lengths) + _waited(order, lengths, p, i))
-    return known, (("other items stand on the path", z3.Or(other)), ("the path takes another time", z3.Or(wrong)))
+    return known, (("other items stand on the path", or_(other)), ("the path takes another time", or_(wrong)))
 
 
 def grows(order: str) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
@@ -148,14 +149,14 @@ def grows(order: str) -> tuple[list[Any], tuple[tuple[str, Any], ...]]:
         return 4 * number + 2 * (p - 1 - stage)
 
     chosen = phases(Pipeline("p", order))
-    out = [z3.And(run.where(one, i, n) < run.where(other, i, k), when(other, i, k) <= when(one, i, n))
+    out = [and_(run.where(one, i, n) < run.where(other, i, k), when(other, i, k) <= when(one, i, n))
            for one in chosen for other in chosen]
-    early = [z3.And(i > 0, when("forward", i, k) <= when("forward", i - 1, k)),
-             z3.And(i < p - 1, when("backward", i, k) <= when("backward", i + 1, k)),
-             z3.And(i == p - 1, when("backward", i, k) <= when("forward", i, k)),
+    early = [and_(i > 0, when("forward", i, k) <= when("forward", i - 1, k)),
+             and_(i < p - 1, when("backward", i, k) <= when("backward", i + 1, k)),
+             and_(i == p - 1, when("backward", i, k) <= when("forward", i, k)),
              when("weights", i, k) <= when("backward", i, k)]
-    return known, (("an item stands before another in its stage's order, and does not start before it", z3.Or(out)),
-                   ("an item does not start after what it waits for", z3.Or(early)))
+    return known, (("an item stands before another in its stage's order, and does not start before it", or_(out)),
+                   ("an item does not start after what it waits for", or_(early)))
 
 
 def _waited(order: str, lengths: Lengths, p: Any, i: Any) -> Any:

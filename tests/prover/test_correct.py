@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -230,8 +229,8 @@ def test_what_is_counted_is_about_every_element_on_every_rank() -> None:
     assert {"counter@dp", "any:own@dp"} <= names and not {"c@dp", "own:own@dp"} & names
 
 
-def right_where(answers: dict[str, bool]) -> Callable[[str], Any]:
-    return lambda name: z3.BoolVal(answers[name])
+def right_where(answers: dict[str, bool]) -> correct.Right:
+    return correct.on_ranks(lambda name: z3.BoolVal(answers[name]))
 
 
 def test_wrong_versions() -> None:
@@ -255,14 +254,14 @@ def test_wrong_versions() -> None:
 def test_an_update_is_judged_on_the_rank_that_did_it() -> None:
     there = Guarded(frozenset({("a", FrozenMap({"dp": "0"}))}), NEXT)
     here = z3.Int("c@dp") == 0
-    assert not holds(correct.wrong_version(there, NEXT, lambda _: here))
-    assert holds(correct.wrong_version(there, NEXT, lambda _: z3.Not(here)))
+    assert not holds(correct.wrong_version(there, NEXT, correct.on_ranks(lambda _: here)))
+    assert holds(correct.wrong_version(there, NEXT, correct.on_ranks(lambda _: z3.Not(here))))
 
 
 def test_one_update_may_be_asked_about_on_several_ranks() -> None:
     twice = Guarded(frozenset({("a", FrozenMap({"dp": "0"})), ("a", FrozenMap())}), NEXT)
     first = z3.Int("c@dp") == 0
-    formula = correct.wrong_version(twice, NEXT, lambda _: first)
+    formula = correct.wrong_version(twice, NEXT, correct.on_ranks(lambda _: first))
     world = World(FrozenMap({"dp": 2}))
     assert [world.true(formula, {"dp": k}) for k in (0, 1)] == [False, True]
 

@@ -136,11 +136,14 @@ def resumed(machine: Machine, program: Program) -> Machine:
     return fresh
 
 
-def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Run:
-    """The run of one step from `start`, for every m of `case`."""
+def run_step(start: Machine, program: Program, case: Case, index: int = 0, shared: Prefixes | None = None) -> Run:
+    """The run of one step from `start`, for every m of `case`.
+
+    Runs from the same start with the same `shared` run the microbatches once with which their loops begin alike.
+    """
     machine = start.copy()
     machine.count = None  # a step starts without the counts of earlier steps, of init and of resume
-    whole = True
+    whole, known = True, {} if shared is None else shared
     for looped, events in itertools.groupby(program.step, key=lambda e: e.phase in LOOPED):
         if not looped:
             execute(machine, tuple(events))
@@ -149,21 +152,48 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0) -> Ru
         if phases.apart(machine.reference):
             whole = _phase_by_phase(machine, body, case) and whole
             continue
-        before_all, overlaps = machine.copy(), False
-        for iteration in case.iterations:
-            overlaps = _iterate(machine, body, iteration) or overlaps
-            if iteration.many:
-                before = machine.snapshot()
-                again = machine.copy()
-                _iterate(again, body, iteration)
-                whole = whole and again.snapshot() == before
-                machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
-        if overlaps:
+        before_all, end = machine.copy(), _loop(machine, body, case.iterations, known)
+        machine, whole, known = end.machine.copy(log=True), end.whole and whole, {}
+        if end.overlaps:
             overlap.in_every_order(before_all, machine, _parts(body), case.iterations, _run)
     machine.reads += results(machine)
     unsaved = machine.copy()
     execute(machine, program.save)
     return Run(case, start, machine, unsaved, whole, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Looped:
+    """The state after some iterations of the loop over microbatches, with the log since the step began.
+
+    `overlaps`: copies of states change that overlapping microbatches may find. `whole`: it stands for every m.
+    """
+
+    machine: Machine
+    overlaps: bool = False
+    whole: bool = True
+
+
+Prefixes = dict[tuple[Iteration, ...], Looped]
+"""What is known of a step's first loop: the state after each beginning of it that has been run."""
+
+
+def _loop(start: Machine, body: tuple[Event, ...], iterations: tuple[Iteration, ...], known: Prefixes) -> Looped:
+    """The state after `iterations` of the loop's body, from `start`; each beginning of them is run once."""
+    if not iterations:
+        return Looped(start)
+    if iterations not in known:
+        *before, iteration = iterations
+        last = _loop(start, body, tuple(before), known)
+        machine, whole = last.machine.copy(log=True), last.whole
+        overlaps = _iterate(machine, body, iteration) or last.overlaps
+        if iteration.many:
+            after, again = machine.snapshot(), machine.copy()
+            _iterate(again, body, iteration)
+            whole = whole and again.snapshot() == after
+            machine.reads += [replace(r, position=AGAIN) for r in again.reads if r not in machine.reads]
+        known[iterations] = Looped(machine, overlaps, whole)
+    return known[iterations]
 
 
 def results(machine: Machine) -> Iterator[Read]:

@@ -103,10 +103,11 @@ class Machine:
     relied: list[Relied] = field(default_factory=list)
     steps: int = 0
 
-    def copy(self) -> Machine:
-        """The same state with an empty log."""
+    def copy(self, log: bool = False) -> Machine:
+        """The same state, with a copy of the log or with an empty one."""
         return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
-                       begun=set(self.begun), terms=dict(self.terms), reads=[], updates=[], relied=[])
+                       begun=set(self.begun), terms=dict(self.terms), reads=self.reads[:] if log else [],
+                       updates=self.updates[:] if log else [], relied=self.relied[:] if log else [])
 
     @property
     def owners(self) -> Pairs:

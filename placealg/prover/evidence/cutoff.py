@@ -32,6 +32,7 @@ from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import COUNTER, DEVICE, PEER, UNIT, stage
 from placealg.prover.evidence.certificate import LEMMA as LEMMA_FILE
 from placealg.prover.evidence.certificate import Query, certificate, lemma_query
+from placealg.prover.evidence.logic import or_
 from placealg.prover.examine import Candidate, Findings, examine, siblings
 from placealg.prover.obligations import obligations
 from placealg.prover.ops.flow import Flows
@@ -276,7 +277,7 @@ def roots(run: Unrolled) -> list[Any]:
     """The negation of the lemma for an axis, as assertions: a polynomial is 0 at each of its sizes, but is not 0."""
     at = z3.Ints(" ".join(f"coefficient-{k}" for k in range(run.degree + 1)))
     zero = [z3.Sum([size ** k * a for k, a in enumerate(at)]) == 0 for size in run.roots]
-    return [*zero, z3.Or([a != 0 for a in at])]
+    return [*zero, or_([a != 0 for a in at])]
 
 
 def in_closed_form(step: Step, candidate: Candidate) -> Candidate:

@@ -11,6 +11,7 @@ from placealg.mesh import PREDICTION
 from placealg.prover.calculus.contribution import OPAQUE, count_cell
 from placealg.prover.calculus.positions import of_the_first, stage
 from placealg.prover.evidence import symbols
+from placealg.prover.evidence.logic import and_
 from placealg.prover.evidence.solver import PROCESS, Reply
 from placealg.prover.ops.stages import HOLDERS, ends, predicting_alone
 from placealg.step.pipeline import FIRST, LAST
@@ -19,7 +20,7 @@ from placealg.step.program import Reference, Step
 
 def premises(step: Step, assertions: list[Any]) -> list[Any]:
     """The premises: sizes and counts are positive and realisable, positions lie inside their axis."""
-    names = [c.decl().name() for c in symbols.constants(z3.And(assertions))]
+    names = [c.decl().name() for c in symbols.constants(and_(assertions))]
     counts = [n for n in names if count_cell(n) is not None]
     places = [place for place in map(symbols.place_of, names) if place]
     for name in counts:

@@ -17,6 +17,7 @@ import z3
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, count_cell
 from placealg.prover.calculus.positions import DEVICE, LAST, UNIT, Position, is_rank, varies
+from placealg.prover.evidence.logic import and_
 from placealg.step.event import MICROBATCH
 
 Bool = Any
@@ -95,7 +96,7 @@ def conjunction(pairs: Iterable[Equality]) -> Bool:
 
 @lru_cache(maxsize=4096)
 def _conjunction(pairs: tuple[Equality, ...]) -> Bool:
-    return z3.And([equal(e) for e in pairs])
+    return and_([equal(e) for e in pairs])
 
 
 def at_pairs(pairs: Iterable[tuple[str, Position]]) -> Bool:
@@ -105,12 +106,12 @@ def at_pairs(pairs: Iterable[tuple[str, Position]]) -> Bool:
 
 @lru_cache(maxsize=4096)
 def _at_pairs(pairs: tuple[tuple[str, Position], ...]) -> Bool:
-    return z3.And([device(a) == coordinate(a, p) for a, p in pairs])
+    return and_([device(a) == coordinate(a, p) for a, p in pairs])
 
 
 def indicator(term: Term) -> Bool:
     """The condition under which the term counts."""
-    return z3.And(at_pairs(term.at.items()), conjunction(term.given))
+    return and_(at_pairs(term.at.items()), conjunction(term.given))
 
 
 @lru_cache(maxsize=4096)
@@ -130,10 +131,10 @@ def equals(terms: Iterable[Term], want: Monomial) -> Bool:
     """sum of terms = want, multiplied by the denominators of both; the divisors of a term that counts are not zero."""
     listed = list(terms)
     ours, theirs = _denominator(t.coefficient for t in listed), _denominator([want])
-    divides = [z3.Implies(indicator(t), z3.And([symbol(n) >= 1 for n, p in t.coefficient.powers
+    divides = [z3.Implies(indicator(t), and_([symbol(n) >= 1 for n, p in t.coefficient.powers
                                                 if p < 0 and count_cell(n) is not None])) for t in listed]
     got = z3.Sum([z3.IntVal(0), *(z3.If(indicator(t), product(t.coefficient * ours), z3.IntVal(0)) for t in listed)])
-    return z3.And(got * product(theirs) == product(want * theirs) * product(ours), *divides)
+    return and_(got * product(theirs) == product(want * theirs) * product(ours), *divides)
 
 
 def _denominator(monomials: Iterable[Monomial]) -> Monomial:
@@ -185,8 +186,8 @@ def count_premises(names: Iterable[str]) -> list[Bool]:
                 continue
             together = [coordinate(a, inner[a]) == coordinate(a, outer[a]) for a in outer if inner[a] != outer[a]]
             alone = [size(a) == 1 for a in inner if a not in outer]
-            premises.append(z3.Implies(z3.And(together), symbol(small) <= symbol(large)))
-            premises.append(z3.Implies(z3.And([*together, *alone]), symbol(small) == symbol(large)))
+            premises.append(z3.Implies(and_(together), symbol(small) <= symbol(large)))
+            premises.append(z3.Implies(and_([*together, *alone]), symbol(small) == symbol(large)))
     return premises
 
 

@@ -12,6 +12,7 @@ from placealg.prover.calculus.contribution import count_name
 from placealg.prover.calculus.places import left_out, pairs
 from placealg.prover.calculus.positions import DEVICE, UNIT, example
 from placealg.prover.evidence import symbols
+from placealg.prover.evidence.logic import and_, not_
 from placealg.prover.evidence.premises import ask
 from placealg.prover.evidence.solver import SAT, UNSAT
 from placealg.prover.verdict import OBLIGATIONS, PARAMETRIC, PROVED, UNDECIDED, Decided, Verdict
@@ -39,8 +40,8 @@ def occurrences(step: Step) -> dict[str, Any]:
     wheres = {(pairs(e), left_out(e)): e.path for e in step.events if e.where
               and not any(c.axis in sizes and (c.rank or 0) >= sizes[c.axis] for c in e.where)}
     return {"the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
-            **{f"no rank satisfies the `where` of {path}": z3.And(
-                symbols.at_pairs(w), *(z3.Not(symbols.at_pairs([p])) for p in sorted(but)))
+            **{f"no rank satisfies the `where` of {path}": and_(
+                symbols.at_pairs(w), *(not_(symbols.at_pairs([p])) for p in sorted(but)))
                for (w, but), path in wheres.items()}}
 
 
@@ -48,7 +49,7 @@ def occurring(step: Step, number: int) -> list[Any]:
     """All occurrences at once, each on its own rank; every size is `number`, or that at which it is written out."""
     axes, unrolled = step.reference.mesh.names, step.reference.unrolled
     pinned = [symbols.size(a) == unrolled.get(a, number) for a in (*axes, symbols.MICROBATCH)]
-    return [*pinned, z3.And([correct.on_rank(q, {a: example(k) for a in axes})
+    return [*pinned, and_([correct.on_rank(q, {a: example(k) for a in axes})
                              for k, q in enumerate(occurrences(step).values())])]
 
 

@@ -18,6 +18,7 @@ import z3
 from placealg.arith import ONE, Monomial
 from placealg.polynomial import CALL, REST, Call, Polynomial, completed
 from placealg.prover.evidence.kept import is_open, kept
+from placealg.prover.evidence.logic import or_
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT, versions
 from placealg.prover.inequality.sizes import Domain, Freed, Premise, freed, points, smaller
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
@@ -234,7 +235,7 @@ def _violation(question: Question, sum_: Polynomial, whole: bool) -> list[z3.Boo
         facts += [size(f"quotient#{k}") >= 1, term(times) == 0]
     facts += [_stands(term(premise), relation) for premise, relation in domain.premises]
     facts += [_stands(term(value), relation) for call in question.calls for value, relation in _bounds(call)]
-    facts += [z3.Or([term(Polynomial.name(c.name) - a) == 0 for a in c.arguments])
+    facts += [or_([term(Polynomial.name(c.name) - a) == 0 for a in c.arguments])
               for c in question.calls if c.name in real]
     claim = term(sum_)
     return [*facts, claim <= 0 if question.strict else claim < 0]

@@ -15,6 +15,7 @@ from placealg.prover.calculus.parameter_uses import begins, starts, starts_a_ter
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import dim_of
 from placealg.prover.evidence import symbols
+from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.obligations import Failure, Obligations
 from placealg.prover.ops.findings import Demand, GradientPart
 from placealg.prover.ops.flow import Flows
@@ -82,16 +83,16 @@ def supposed(demand: Demand, step: Step) -> Failure:
 
 def _forward(demand: Demand) -> Failure:
     if demand.ran is not None:
-        wrong = z3.Not(z3.Or([symbols.at_pairs(where) for where in demand.ran]))
+        wrong = not_(or_([symbols.at_pairs(where) for where in demand.ran]))
     else:
-        wrong = z3.And(symbols.at_pairs(demand.mask), z3.Not(_exact(demand))) if demand.held else z3.BoolVal(True)
+        wrong = and_(symbols.at_pairs(demand.mask), not_(_exact(demand))) if demand.held else z3.BoolVal(True)
     return Failure(demand.obligation, demand.event, wrong, demand.says, held=demand.held, kind=demand.kind)
 
 
 def _exact(demand: Demand) -> Any:
     """Every contribution counts once, on a defined value."""
-    return z3.And([z3.BoolVal(False) if value.garbage else
-                   z3.And(symbols.conjunction(value.sides), symbols.equals(value.terms, ONE)) for value in demand.held])
+    return and_([z3.BoolVal(False) if value.garbage else
+                   and_(symbols.conjunction(value.sides), symbols.equals(value.terms, ONE)) for value in demand.held])
 
 
 def _random(found: Obligations, step: Step, flows: Flows) -> None:
@@ -113,7 +114,7 @@ def _random(found: Obligations, step: Step, flows: Flows) -> None:
             if key.over_microbatches:
                 elsewhere.append(symbols.size(symbols.MICROBATCH) > 1)
             if elsewhere:
-                failure = Failure("random", event.path, z3.Or(elsewhere),
+                failure = Failure("random", event.path, or_(elsewhere),
                                   f"draws from a stream keyed by {key}: equal to the reference in distribution only")
                 found.add("random", ("random", key, event), None, lambda failure=failure: failure)  # type: ignore[misc]
         if len(found.failures) == known:

@@ -48,7 +48,8 @@ REASONS = ROOT / "tests" / "mutation" / "equivalent_mutants.toml"
 SETTLED = ROOT / "tests" / "mutation" / "settled_mutants.json"
 CASES = {
     "placealg.prover": ("test_versions", "test_tensors", "test_parameter_uses", "test_op_obligations", "test_examine",
-                        "test_following", "test_explore", "test_premises", "test_obligations", "test_calculus",
+                        "test_following", "test_explore", "test_one_step", "test_premises", "test_obligations",
+                        "test_calculus",
                         "test_correct", "test_transfer", "test_transfer_rules", "test_stages", "test_operators",
                         "test_order", "test_flow"),
     "placealg.prover.evidence.cutoff": ("test_cutoff",),

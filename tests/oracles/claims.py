@@ -20,7 +20,7 @@ from worlds import GARBAGE, Rank, World
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
-from placealg.prover.calculus import explore, versions
+from placealg.prover.calculus import one_step, versions
 from placealg.prover.calculus.contribution import OPAQUE, Slot, Tag, Term, Value, count_cell, count_name
 from placealg.prover.calculus.machine import STATES, Machine, Site
 from placealg.prover.calculus.microbatches import Case
@@ -64,7 +64,7 @@ def machine_after(program: Program, case: Case) -> Machine | None:
     for number, step in enumerate(program.steps):
         machine = machine.next_step() if number else machine
         machine.flows, seen = followed(step)
-        run = explore.run_step(machine, explore.Program((), seen, (), ()), case)
+        run = one_step.run_step(machine, one_step.Program((), seen, (), ()), case)
         if not run.whole:
             return None
         machine = run.unsaved

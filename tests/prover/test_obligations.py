@@ -20,9 +20,10 @@ from placealg.frozen import FrozenMap
 from placealg.models.transformer import gpt
 from placealg.prover import correct
 from placealg.prover.calculus import explore
-from placealg.prover.calculus.explore import AGAIN, Chain, observed
+from placealg.prover.calculus.explore import Chain, observed
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.microbatches import CASES, Case
+from placealg.prover.calculus.one_step import AGAIN
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.versions import CURRENT, NEXT
 from placealg.prover.evidence import symbols

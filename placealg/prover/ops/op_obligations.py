@@ -9,8 +9,9 @@ import z3
 
 from placealg.arith import ONE
 from placealg.models.backward import differentiated
-from placealg.prover.calculus.explore import Program, shapes
+from placealg.prover.calculus.explore import shapes
 from placealg.prover.calculus.machine import Site
+from placealg.prover.calculus.one_step import Program
 from placealg.prover.calculus.parameter_uses import begins, starts, starts_a_term
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import dim_of

@@ -27,7 +27,7 @@ from test_transfer_rules import GROUP, STEP
 from worlds import World
 
 from placealg.frozen import FrozenMap
-from placealg.prover.calculus import explore, parameter_uses, places, transfer, versions
+from placealg.prover.calculus import one_step, parameter_uses, places, transfer, versions
 from placealg.prover.calculus.contribution import EXISTS, Value, count_name
 from placealg.prover.calculus.machine import STATES, Machine
 from placealg.prover.calculus.microbatches import CASES, Case, Iteration
@@ -280,7 +280,7 @@ WRONG: Sequence[tuple[str, str, str, Wrong]] = (
     ("states", "root = 1", "the first rank is the root", blind_to("broadcast", root=0)),
     ("states", "moments", "moments are weights",
      named(transfer, "_copy", lambda machine, event, source: machine.version(source, event.tiers[0]))),
-    ("loop", "at = ", "an event takes part in every microbatch", named(explore, "takes_part", lambda *_: True)),
+    ("loop", "at = ", "an event takes part in every microbatch", named(one_step, "takes_part", lambda *_: True)),
     ("loop", "divisor = ", "a microbatch has all tokens", named(places, "tokens", all_tokens)),
     ("loop", "backward.layer.compute", "every microbatch is the token's", named(parameter_uses, "_receive", active)),
     ("loop", ".accumulate", "an accumulation is lost", without_effect("accumulate")),

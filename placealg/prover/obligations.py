@@ -16,11 +16,12 @@ import z3
 
 from placealg.prover import correct
 from placealg.prover.calculus.contribution import Slot
+from placealg.prover.calculus.event_ranks import left_out, pairs
 from placealg.prover.calculus.explore import Chain, again, chain, initialised, observed, shapes, top
 from placealg.prover.calculus.machine import Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.one_step import AGAIN, Prefixes, Program, Run, run_step
-from placealg.prover.calculus.places import NoRule, left_out, pairs
+from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import PEER
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.logic import and_, not_, or_

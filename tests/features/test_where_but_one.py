@@ -96,6 +96,51 @@ def test_a_scale_that_every_rank_takes_in_one_of_two_events_is_right() -> None:
     assert prove(edited("dp", once[1], back)).verdict == REFUTED
 
 
+UP = "forward.layer.mlp.up.compute"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["rank(dp)=1", "not rank(dp)=last", "not rank(dp)=1"])
+@pytest.mark.parametrize("path", [UP, "backward.layer.mlp.gelu.grad.compute", "forward.layer.in.assign",
+                                  "backward.layer.in.grad.assign", "forward.head.loss.compute"])
+def test_an_event_on_a_tensor_on_some_ranks_has_a_rule(path: str, where: str) -> None:
+    found = compare(edited("dp", {"set": path, "where": where}, model="mlp"))
+    assert (found.report.verdict, found.complaint) == (REFUTED, "")
+
+
+def test_an_op_on_all_ranks_but_one_is_refuted() -> None:
+    assert prove(edited("dp", {"set": UP, "where": "not rank(dp)=1"}, model="mlp")).refuted()[0] == "forward"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["forward.layer.norm1.out.all_gather[tp]",
+                                  "forward.embedding.tokens.reduce_scatter[tp]"])
+def test_a_collective_on_a_tensor_that_leaves_out_ranks_of_its_group_waits_for_them(path: str) -> None:
+    found = compare(edited("tp_sp", {"set": path, "where": "not rank(tp)=1"}, model="gpt"))
+    assert "schedule" in found.report.refuted() and not found.complaint
+
+
+@pytest.mark.slow
+def test_an_op_that_every_rank_runs_in_one_of_two_events_is_right() -> None:
+    once = {"set": UP, "where": "rank(dp)=0"}
+    inserted = {"path": UP, "reads": ["layer.in", "layer.mlp.up.weight"], "where": "not rank(dp)=0"}
+    rest = {"insert": inserted, "after": UP}
+    twice = edited("dp", once, rest, model="mlp")
+    assert prove(twice).verdict == PROVED and compare(twice).holds
+    inserted["where"] = "not rank(dp)=1"
+    missed = compare(edited("dp", once, rest, model="mlp"))
+    assert (missed.report.verdict, missed.complaint) == (REFUTED, "")
+
+
+@pytest.mark.parametrize(("path", "where"), [
+    ("forward.layer.compute", "not rank(dp)=1"),
+    *(pytest.param(f"{unit}.compute", where, marks=pytest.mark.slow) for where in ("not rank(dp)=last", "rank(dp)=last")
+      for unit in ("forward.layer", "backward.layer", "forward.loss"))])
+def test_a_whole_unit_that_runs_on_some_ranks_is_refuted(path: str, where: str) -> None:
+    found = compare(edited("zero1", {"set": path, "where": where}))
+    assert (found.report.verdict, found.complaint) == (REFUTED, "")
+
+
 def test_the_last_rank_may_be_that_whose_norm_counts() -> None:
     assert prove(edited("dp", {"set": "update.layer.weight.norm", "where": "rank(dp)=last"})).verdict == PROVED
 

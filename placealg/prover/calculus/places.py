@@ -7,25 +7,21 @@ from collections.abc import Mapping
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import count_cell, count_name, depends, each_cell, exists
+from placealg.prover.calculus.event_ranks import pairs
 from placealg.prover.calculus.machine import Machine, Read
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.positions import (
     DEVICE,
-    LAST,
     UNIT,
     Pairs,
     Position,
     dim_of,
-    is_stage,
-    owner,
-    rank,
     varies,
 )
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, Version
 from placealg.step.event import MICROBATCH, PADDING
-from placealg.step.program import LOOPED, Clause, Event, Reference
+from placealg.step.program import LOOPED, Event, Reference
 from placealg.step.split import NONE, split_of
-from placealg.step.where import LAST_RANK
 
 MIDDLE, EARLIER = Position("middle"), Position("earlier")
 """The name of a microbatch without the unit, one of any number of them; and the name of such a one after it has ended.
@@ -42,35 +38,6 @@ class NoRule(Exception):
     def __init__(self, event: str, why: str):
         super().__init__(f"{event}: {why}")
         self.event, self.why = event, why
-
-
-def pairs(event: Event) -> Pairs:
-    """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0.
-
-    Ranks that it leaves out are those of `left_out`.
-    """
-    return frozenset((c.axis, _position(event, c)) for c in event.where if not c.but)
-
-
-def left_out(event: Event) -> Pairs:
-    """The (axis, position) pairs of which the `where` of an event leaves out every rank that is at one."""
-    return frozenset((c.axis, _position(event, c)) for c in event.where if c.but)
-
-
-def _position(event: Event, clause: Clause) -> Position:
-    if clause.rank is None:
-        return owner_of(event) if event.group else rank(0)
-    return LAST if clause.rank == LAST_RANK else rank(clause.rank)
-
-
-def owner_of(event: Event) -> Position:
-    """The position of the owner of the element under the event's layout."""
-    return owner(event.layout.partition("(")[0], event.drawn)
-
-
-def owner_pairs(event: Event) -> Pairs:
-    """The owners along the event's axes."""
-    return frozenset((a, owner_of(event)) for a in event.axes)
 
 
 def at_places(version: Version, places: Mapping[str, Position]) -> Version:
@@ -118,7 +85,7 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     cell = dict.fromkeys(machine.reference.data_axes, DEVICE)
     summed = machine.flows.at(iteration.position).loss if machine.flows else {}
     if event.path in summed:
-        apart = {(axis, position) for axis, position in summed[event.path] if not is_stage(position)}
+        apart = {(axis, position) for axis, position in summed[event.path] if dim_of(position)}
         for axis, dim in ((a, dim_of(p)) for a, p in sorted(apart)):
             if dim != _loss_dim(machine.reference, axis):
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, unlike its data")

@@ -6,7 +6,7 @@ a name means is made and read here, and nowhere else:
     c             the device under scrutiny (a Skolem device: any rank, the same throughout a formula)
     unit          the rank that computes the contribution
     peer          any rank at all; counter: any rank that counts an element of a norm
-    7             the rank with that number; last: the last one along the axis
+    7             the rank with that number; last: the last one along the axis; not 7: any rank but that one
     own:L         the owner of the element under layout L; other:L, of a second element of its matrix; any:L, of any
     at:DIM        the owner of the element's index of a dim
     at:DIM!L      the rank that the device takes for that owner, in an order L of its own
@@ -35,7 +35,7 @@ COUNTER = Position("counter")
 OWNER = Position("own:own")
 LAST = Position("last")
 
-_OWN, _OTHER, _ANY, _AT, _STAGE = "own:", "other:", "any:", "at:", "stage:"
+_OWN, _OTHER, _ANY, _AT, _STAGE, _BUT = "own:", "other:", "any:", "at:", "stage:", "not "
 _ORDER, _ALONG, _CONTRACTED, _NEIGHBOUR = "!", "~", "/", "'"
 
 
@@ -80,6 +80,20 @@ def path_index(dim: str, number: int = 0) -> Position:
     ('path/seq', 'path2/seq')
     """
     return Position(f"path{number + 1 if number else ''}{_CONTRACTED}{dim}")
+
+
+def all_but(position: Position) -> Position:
+    """Any rank but the one at a position: what stands there stands elsewhere.
+
+    >>> all_but(rank(1)), excluded(all_but(LAST)), excluded(LAST)
+    ('not 1', 'last', None)
+    """
+    return Position(_BUT + position)
+
+
+def excluded(position: Position) -> Position | None:
+    """The position that `all_but` excludes; None if the position excludes none."""
+    return Position(position[len(_BUT):]) if position.startswith(_BUT) else None
 
 
 def example(number: int) -> Position:

@@ -14,6 +14,7 @@ from placealg.frozen import FrozenMap
 from placealg.placement import Kind
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen, excepted, merged
+from placealg.prover.calculus.event_ranks import left_out, owner_of, owner_pairs, pairs
 from placealg.prover.calculus.largest import larger, merged_over
 from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
@@ -23,11 +24,7 @@ from placealg.prover.calculus.places import (
     at_places,
     count_over,
     divisor,
-    left_out,
     observe,
-    owner_of,
-    owner_pairs,
-    pairs,
     tokens,
 )
 from placealg.prover.calculus.positions import Pairs, Position, of_any, owner, rank
@@ -72,8 +69,6 @@ def uncovered(event: Event) -> str:
     if event.tier != "device" and (not event.group or (event.value != "skip" and event.verb in (
             "compute", "publish", "broadcast", "gather"))):
         return f"{event.verb} of {'activation' if event.said else event.value} on tier {event.tier}"
-    if any(c.but for c in event.where) and event.verb == "compute" and event.value not in ("count", "skip", "grad"):
-        return f"{event.verb} of {event.value} on all ranks but some"
     if event.divisor != ONE and not event.effect.divides:
         return f"{event.verb} of {event.value} with a divisor"
     if event.verb == "all_reduce" and (event.divisor != ONE or event.to not in ("", "I")):

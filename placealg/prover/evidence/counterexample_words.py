@@ -19,6 +19,7 @@ from placealg.prover.calculus.positions import (
     Position,
     contracted_dim,
     dim_of,
+    excluded,
     is_contracted,
     is_owner,
     is_rank,
@@ -86,7 +87,12 @@ class ModelPlaces:
         axis, p, q = test
         if p == EXISTS:
             return self.sizes[axis] > int(q)
-        return self.sizes[axis] == 1 if p == SIZE_ONE else self.coordinate(axis, p) == self.coordinate(axis, q)
+        if p == SIZE_ONE:
+            return self.sizes[axis] == 1
+        for one, other in ((p, q), (q, p)):
+            if (out := excluded(one)) is not None:
+                return self.coordinate(axis, out) != self.coordinate(axis, other)
+        return self.coordinate(axis, p) == self.coordinate(axis, q)
 
     def leaf(self, version: Version) -> str:
         """Which copy the device holds, in words."""
@@ -177,6 +183,8 @@ def _position(position: Position) -> str:
     """A position along an axis in words."""
     if is_rank(position):
         return f"rank {position}"
+    if (out := excluded(position)) is not None:
+        return f"any rank but {_position(out).removeprefix('rank ')}"
     if layout := layout_of(position):
         return "its owner" if layout == "own" else f"the element's owner by '{layout}'"
     if is_contracted(position):

@@ -16,7 +16,7 @@ import z3
 
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, count_cell
-from placealg.prover.calculus.positions import DEVICE, LAST, UNIT, Position, is_rank, varies
+from placealg.prover.calculus.positions import DEVICE, LAST, UNIT, Position, excluded, is_rank, varies
 from placealg.prover.evidence.logic import and_
 from placealg.step.event import MICROBATCH
 
@@ -86,7 +86,15 @@ def equal(pair: Equality) -> Bool:
     axis, p, q = pair
     if p == EXISTS:
         return size(axis) > int(q)
-    return size(axis) == 1 if p == SIZE_ONE else coordinate(axis, p) == coordinate(axis, q)
+    return size(axis) == 1 if p == SIZE_ONE else _meet(axis, p, q)
+
+
+def _meet(axis: str, p: Position, q: Position) -> Bool:
+    """Two positions are the same coordinate; one that is any rank but some is another one."""
+    for one, other in ((p, q), (q, p)):
+        if (out := excluded(one)) is not None:
+            return coordinate(axis, out) != coordinate(axis, other)
+    return coordinate(axis, p) == coordinate(axis, q)
 
 
 def conjunction(pairs: Iterable[Equality]) -> Bool:
@@ -106,7 +114,7 @@ def at_pairs(pairs: Iterable[tuple[str, Position]]) -> Bool:
 
 @lru_cache(maxsize=4096)
 def _at_pairs(pairs: tuple[tuple[str, Position], ...]) -> Bool:
-    return and_([device(a) == coordinate(a, p) for a, p in pairs])
+    return and_([_meet(a, DEVICE, p) for a, p in pairs])
 
 
 def indicator(term: Term) -> Bool:

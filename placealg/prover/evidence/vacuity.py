@@ -9,7 +9,7 @@ import z3
 
 from placealg.prover import correct
 from placealg.prover.calculus.contribution import count_name
-from placealg.prover.calculus.places import left_out, pairs
+from placealg.prover.calculus.event_ranks import left_out, pairs
 from placealg.prover.calculus.positions import DEVICE, UNIT, example
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.logic import and_, not_

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from placealg.models.backward import transposed
 from placealg.models.graph import Graph, Loop, Op, unit_of
+from placealg.prover.calculus.positions import dim_of
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import Demand, FailureKind, Flow
 from placealg.prover.ops.operators import Operators
@@ -20,7 +21,7 @@ from placealg.prover.ops.order import untimely
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.redistributions import MOVES
 from placealg.prover.ops.stages import AMISS, Stages
-from placealg.prover.ops.tensors import Instance, Tensors
+from placealg.prover.ops.tensors import Instance, Tensors, on_some
 from placealg.prover.ops.units import counted, follow_units
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
 from placealg.step.program import EventLoop, Node, Reference, Step
@@ -283,7 +284,7 @@ class _Follower:
             self.operators.split = paths.mask_of(held) if held else None
             if held:
                 self.flow.loss[event.path] = paths.mask_of(held)
-            axes = [a for a, _ in self.operators.split or ()]
+            axes = [a for a, position in self.operators.split or () if dim_of(position)]
             if len(set(axes)) < len(axes):
                 self.operators.demand(event, name, (), f"reads {name}, which is split twice along one axis")
 
@@ -292,11 +293,12 @@ class _Follower:
         loop = next(x for x in self.graph.handed if x.slot == event.tensor)
         name, label = event.operands[0] if event.reads else Version(loop.first)
         if event.on_gradient:
-            self.handed.append((name, label, loop.slot, self.tensors.gradient(loop.slot)))
+            self.handed.append((name, label, loop.slot, on_some(event, self.tensors.gradient(loop.slot))))
         else:
             before = self.tensors.made.get((loop.last, ""), ())
             first = self.operators.passes == 1
             self.entered = self.tensors.read(name, label) if first else self.stages.neighbour(before, loop.unit)
+            self.entered = on_some(event, self.entered)
             self.tensors.made[loop.slot, ""] = self.entered
 
     def message(self, event: Event) -> None:

@@ -10,12 +10,13 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import GRAD, BackwardOp, kept, named, terms, transposed
 from placealg.models.graph import Graph, Op
 from placealg.prover.calculus.contribution import Term, Value
+from placealg.prover.calculus.event_ranks import among
 from placealg.prover.calculus.positions import Pairs, dim_of
 from placealg.prover.ops import paths
 from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart, seed_of
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.stages import Stages, at_the_ends, tied
-from placealg.prover.ops.tensors import Tensors
+from placealg.prover.ops.tensors import Tensors, on_some
 from placealg.step.event import Event
 from placealg.step.program import Reference
 from placealg.step.receivers import WEIGHTS, receivers
@@ -46,7 +47,7 @@ class Operators:
         why = says or (f"reads {name}, which is not there" if not held else
                        f"reads {name}, which is undefined" if _undefined(held) else
                        f"reads {name} where a sum in it is not complete, or counts too much")
-        self.flow.demands.append(Demand(path, why, held, mask))
+        self.flow.demands.append(Demand(path, why, held, mask | among(event)))
         return paths.exact(mask) if held else ()
 
     def compute(self, event: Event) -> None:
@@ -57,7 +58,8 @@ class Operators:
         if event.on_gradient:
             self.transpose(event, op, labels)
         else:
-            self.tensors.made[op.output, ""] = result = self.apply(event, op, labels)
+            result = on_some(event, self.apply(event, op, labels), self.tensors.made.get((op.output, ""), ()))
+            self.tensors.made[op.output, ""] = result
             self.flow.masks[event.path] = self.flow.masks.get(event.path, frozenset()) | paths.mask_of(result)
 
     def take(self, event: Event) -> None:
@@ -84,7 +86,7 @@ class Operators:
         if not missing:
             self.extents.update({(op.output, k): paths.mask_of(held) for k, held in enumerate(operands)})
         if op.row.random and (op.output, 0) in self.extents:
-            self.tensors.beside[f"{op.output}.mask"] = paths.exact(self.extents[op.output, 0])
+            self.keep(event, f"{op.output}.mask", paths.exact(self.extents[op.output, 0]))
         if op.row.linear == "table":
             operands[1:] = [self.demand(event, n, held) for n, held in zip(op.inputs[1:], operands[1:], strict=True)]
         if op.row.linear in ("each", "table") or op.kind == "sum":
@@ -99,8 +101,12 @@ class Operators:
         whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, right, strict=True)]
         for tensor, _ in kept(self.graph, op):
             rows = whole if not set(op.over) & set(tensor.dims) else right
-            self.tensors.beside[tensor.name] = paths.contracted(rows, tuple(tensor.dims), self.tag(op.output))
+            self.keep(event, tensor.name, paths.contracted(rows, tuple(tensor.dims), self.tag(op.output)))
         return paths.contracted(whole, dims, self.tag(op.output))
+
+    def keep(self, event: Event, name: str, held: Sum) -> None:
+        """Keep a value beside a result, on the ranks on which the op runs."""
+        self.tensors.beside[name] = on_some(event, held, self.tensors.beside.get(name, ()))
 
     def complete(self, event: Event, op: Op, name: str, held: Sum) -> Sum:
         """An operand of whose rows the op takes statistics, or which it mixes.
@@ -145,7 +151,7 @@ class Operators:
 
     def deposit(self, event: Event, op: Op, k: int, name: str, label: str, held: Sum) -> None:
         """Add what operand `k` received to its gradient; for a parameter, to the flow's contributions."""
-        use = f"{op.output}/{k}"
+        use, held = f"{op.output}/{k}", on_some(event, held)
         if self.graph.tensors[name].kind != "parameter":
             if not self.tensors.add(name, label, use, held):
                 self.flow.open.append(Demand(event.path, f"adds to the gradient of {name} once more", (), frozenset()))

@@ -32,13 +32,13 @@ from placealg.prover.calculus.positions import (
     OWNER,
     Pairs,
     Position,
+    all_but,
     at,
     behind,
     contracted_dim,
     dim_of,
     inside,
     is_contracted,
-    is_stage,
     of_factor,
     path_index,
 )
@@ -137,7 +137,7 @@ def contracted(operands: Sequence[Sum], dims: Iterable[str], op: str) -> Sum:
         return ()
     kept = {*dims}
     masks = frozenset(p for held in operands for p in mask_of(held))
-    mask = frozenset((a, p) for a, p in masks if dim_of(p) in kept or is_stage(p))
+    mask = frozenset((a, p) for a, p in masks if dim_of(p) in kept or not dim_of(p))
     partial = [held for held in operands if not is_exact(held)]
     if any(v.garbage for held in operands for v in held):
         return undefined(mask)
@@ -206,6 +206,35 @@ def scaled(held: Sum, factor: Monomial) -> Sum:
 def narrowed(held: Sum, pairs: Iterable[tuple[str, Position]]) -> Sum:
     """The Sum, held only where the device is also at `pairs`."""
     return each(held, lambda v: v.masked(pairs))
+
+
+def chosen(new: Sum, old: Sum, where: Pairs, out: Pairs) -> Sum:
+    """`new` on the ranks at all of `where` and at none of `out`, `old` on the others, which may hold nothing.
+
+    What is not known to be one value on all ranks that hold it counts as undefined where it is not `new`, or is
+    garbage; what has become whole again, on the ranks that were left out before, is known.
+
+    >>> zero = frozenset({("dp", Position("0"))})
+    >>> part = chosen(exact(), (), zero, frozenset())
+    >>> is_exact(chosen(exact(), part, frozenset(), zero)), mask_of(part) == zero
+    (True, True)
+    """
+    if new == old or not (where or out):
+        return new
+    alone = len(where) + len(out) == 1
+    if new and alone and old == _on(new, out, where):
+        return new
+    if new and not old:
+        return _on(new, where, out)
+    if old and not new:
+        return _on(old, out, where) if alone else undefined(mask_of(old))
+    return undefined(mask_of(new) & mask_of(old))
+
+
+def _on(held: Sum, where: Pairs, out: Pairs) -> Sum:
+    """The Sum as it is known on the ranks at all of `where` and at none of `out`; other ranks may hold anything."""
+    but = stands_at((axis, all_but(position)) for axis, position in out)
+    return each(held, lambda v: replace(v.masked(where), sides=v.sides | but, mixed=frozenset()))
 
 
 def gathered(held: Sum, axes: Iterable[str], dim: str) -> Sum:

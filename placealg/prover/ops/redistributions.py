@@ -36,8 +36,10 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
             return f"{event.verb} of {event.value}, which no instance passes on"
     if pipeline and _elsewhere(event, graph):
         return f"{event.verb} of {event.value} on the stage of {event.unit}"
-    if event.where:
-        return f"{event.verb} of a tensor on some ranks only"
+    if event.where and event.verb in MESSAGES:
+        return f"{event.verb} of {event.value} on some ranks only"
+    if pipeline and any(c.axis == pipeline.axis for c in event.where):
+        return f"{event.verb} of {event.value} on a stage by its number"
     if (event.tier != "device" and event.verb not in ("free", *ACROSS)) or (event.layout != "own" and not event.drawn):
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
     effect = event.effect
@@ -67,8 +69,6 @@ def _of_a_unit(event: Event) -> str:
     """The aspect of a whole unit's computation that no rule covers; "" if there is none."""
     if event.tier != "device":
         return f"compute of activation on tier {event.tier}"
-    if any(c.but for c in event.where):
-        return "a computation on all ranks but some"
     return "" if event.phase in LOOPED else f"a computation in phase {event.phase}"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from placealg.models.backward import differentiated, keepers
 from placealg.models.graph import Graph
+from placealg.prover.calculus.event_ranks import left_out, pairs
 from placealg.prover.calculus.positions import Pairs, at
 from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum
@@ -20,6 +21,11 @@ NEXT_INSTANCE = "the next instance"
 
 Instance = tuple[dict[tuple[str, str], Sum], dict[str, Sum], dict[tuple[str, int], Pairs]]
 """What one instance of a repeated unit holds: versions of tensors, what its ops keep, and where operands are held."""
+
+
+def on_some(event: Event, new: Sum, old: Sum = ()) -> Sum:
+    """A value on the ranks of an event's `where`, and what the others held before."""
+    return paths.chosen(new, old, pairs(event), left_out(event)) if event.where else new
 
 
 class Tensors:
@@ -101,7 +107,11 @@ class Tensors:
         beside = tier == "device" and name not in self.graph.tensors
         known: dict[Any, Sum] = self.beside if beside else self.made
         key = name if beside else (on_tier(name, tier), label)
-        known.pop(key, None)
+        self._replace(event, known, key, held)
+
+    def _replace(self, event: Event, known: dict[Any, Sum], key: Any, held: Sum) -> None:
+        """Put a value in place of the one that a key has; what ranks keep that the event leaves out stays."""
+        held = on_some(event, held, known.pop(key, ()))
         if held:
             known[key] = held
 
@@ -114,9 +124,9 @@ class Tensors:
     def put(self, event: Event, held: Sum) -> None:
         """Replace a version by a redistribution's result; for a gradient, together with all versions below it."""
         if not event.on_gradient:
-            self.made[event.tensor, event.version] = held
+            self._replace(event, self.made, (event.tensor, event.version), held)
             return
-        label = event.version
+        held, label = on_some(event, held, self.here(event)), event.version
         below = [k for k in self.gradients if Version(*k).derives_from(Version(event.tensor, label))]
         uses = [use for k in below for use in self.gradients.pop(k)]
         self.gradients[event.tensor, label] = dict.fromkeys(uses, held)
@@ -171,9 +181,9 @@ class Tensors:
         for name, label in list(self.made):
             users = self.users.get((name, label))
             if name in own or (label and users and users <= inside):
-                del self.made[name, label]
+                self._replace(event, self.made, (name, label), ())
         for name in [n for n in self.beside if n.rpartition(".")[0] in inside - kept]:
-            del self.beside[name]
+            self._replace(event, self.beside, name, ())
 
     def _known_outside(self, name: str, inside: set[str]) -> bool:
         """Whether an op outside reads a tensor, or it enters or leaves a repeated unit."""

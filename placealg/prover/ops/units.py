@@ -13,11 +13,11 @@ from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, unit_of
 from placealg.prover.calculus.contribution import Term, Value, stands_at
-from placealg.prover.calculus.positions import LAST, UNIT, Pairs, at, rank
+from placealg.prover.calculus.event_ranks import among
+from placealg.prover.calculus.positions import UNIT, Pairs, at
 from placealg.prover.ops.findings import SEED, Demand, Flow, GradientPart
 from placealg.step.event import LOOPED, Event, takes_part
 from placealg.step.program import Reference, Step
-from placealg.step.where import LAST_RANK
 
 
 def follow_units(step: Step, position: str) -> Flow:
@@ -154,4 +154,4 @@ def _keep(held: dict[str, Pairs], name: str, ready: Pairs | None, event: Event) 
 
 def _pairs(event: Event) -> Pairs:
     """The ranks of a `where`; coordinate 0 owns what has no elements."""
-    return frozenset((c.axis, LAST if c.rank == LAST_RANK else rank(c.rank or 0)) for c in event.where)
+    return among(event)

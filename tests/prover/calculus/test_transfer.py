@@ -115,7 +115,9 @@ MADE = "layer.mlp.down"
 
 @pytest.mark.parametrize(("verb", "change", "says"), [
     ("all_gather", {}, ""),
-    ("all_gather", {"where": (Clause("tp", 0),)}, "all_gather of a tensor on some ranks only"),
+    ("all_gather", {"where": (Clause("tp", 0),)}, ""),
+    ("send", {"value": FFN.reference.graph.loops[0].last, "where": (Clause("tp", 0),)},
+     f"send of {FFN.reference.graph.loops[0].last} on some ranks only"),
     ("all_gather", {"tier": "host"}, "all_gather of a tensor on tier host in layout own"),
     ("all_gather", {"layout": "zigzag"}, "all_gather of a tensor on tier device in layout zigzag"),
     ("slice", {"source": "R", "to": "S(seq)", "layout": "shuffled(tp)"}, ""),

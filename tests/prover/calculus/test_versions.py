@@ -18,6 +18,7 @@ from worlds import WORLDS, Rank, World
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.prover import correct
+from placealg.prover.calculus import event_ranks
 from placealg.prover.calculus import places as reading
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import ABSENT, STALE, Equality, Slot, Term, Value, count_name, equality
@@ -222,13 +223,13 @@ def test_the_state_of_the_next_step() -> None:
 
 def test_the_places_of_an_event() -> None:
     where = (Clause("dp"), Clause("tp", 2))
-    assert reading.pairs(event("free", "weight", where=where)) == {("dp", "own:own"), ("tp", "2")}
-    assert reading.pairs(event("free", "weight", where=where, layout="rows")) == {("dp", "own:rows"), ("tp", "2")}
-    assert reading.pairs(event("compute", "loss", group="", where=where)) == {("dp", "0"), ("tp", "2")}
-    assert reading.pairs(event("free", "weight")) == frozenset()
+    assert event_ranks.pairs(event("free", "weight", where=where)) == {("dp", "own:own"), ("tp", "2")}
+    assert event_ranks.pairs(event("free", "weight", where=where, layout="rows")) == {("dp", "own:rows"), ("tp", "2")}
+    assert event_ranks.pairs(event("compute", "loss", group="", where=where)) == {("dp", "0"), ("tp", "2")}
+    assert event_ranks.pairs(event("free", "weight")) == frozenset()
     one = event("gather", "weight", axes=("dp", "tp"), layout="stage(pp)")
-    assert reading.owner_of(one) == "own:stage~pp"
-    assert reading.owner_pairs(one) == {("dp", "own:stage~pp"), ("tp", "own:stage~pp")}
+    assert event_ranks.owner_of(one) == "own:stage~pp"
+    assert event_ranks.owner_pairs(one) == {("dp", "own:stage~pp"), ("tp", "own:stage~pp")}
 
 
 def test_a_version_at_places_is_garbage_where_there_is_no_such_rank() -> None:

@@ -18,9 +18,8 @@ from worlds import WORLDS, Rank, World
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
 from placealg.prover import correct
-from placealg.prover.calculus import event_ranks
+from placealg.prover.calculus import event_ranks, versions
 from placealg.prover.calculus import places as reading
-from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import ABSENT, STALE, Equality, Slot, Term, Value, count_name, equality
 from placealg.prover.calculus.machine import Machine, Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Iteration

@@ -1,14 +1,18 @@
-"""Quotients of sums whose factors are found without a search: a sum that is linear in a symbol has no factor to share.
+"""Quotients of sums whose factors are found without a search: sums that are linear in a symbol, and products of such.
 
 A polynomial A·x + B, without a common monomial, is irreducible where A and B have no common factor; and A and B have
 none that holds y where the images of both in y alone, the other symbols at numbers modulo a prime, are coprime, and the
-degree of A in y is kept. (Gauss's lemma; Geddes, Czapor, Labahn, Algorithms for Computer Algebra, chapter 7.)
+degree of A in y is kept. Where A divides B, it is a factor. (Gauss's lemma; Geddes, Czapor, Labahn, Algorithms for
+Computer Algebra, chapter 7.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import reduce
 from math import gcd, lcm
+from operator import add, sub
 from typing import Any
 
 import sympy
@@ -26,49 +30,114 @@ def irreducible_quotient(one: Any, other: Any) -> Any:
     >>> a, b, c, x = sympy.symbols("a b c x", positive=True)
     >>> irreducible_quotient(2 * a * x + 2 * a * b, x * b / c + 1)
     2*a*c*(b + x)/(b*x + c)
-    >>> irreducible_quotient(a * x + a * b + c * x + c * b, x)  # (a + c)·(b + x)
+    >>> irreducible_quotient(a * x + a * b + c * x + c * b, x + b)
+    a + c
     """
     symbols = sorted((one.free_symbols | other.free_symbols), key=sympy.default_sort_key)
     top, bottom = _read(one, symbols), _read(other, symbols)
-    if top is None or bottom is None or not top[1] or not bottom[1]:
+    if not top or not bottom:
         return None
-    (up, over, powers), (down, under, others) = _primitive(*top), _primitive(*bottom)
-    if not (_irreducible(over) and _irreducible(under)):
+    (up, over, powers), (down, under, others) = _primitive(top), _primitive(bottom)
+    above, below = ([], []) if over == under else (_factors(over), _factors(under))
+    if above is None or below is None:
         return None
-    number = sympy.Rational(up) / sympy.Rational(down)
-    if over == under:
-        over = under = {(0,) * len(symbols): 1}
+    for factor in below[:]:
+        if factor in above:
+            above.remove(factor)
+            below.remove(factor)
+    number = sympy.Rational(up.numerator, up.denominator) / sympy.Rational(down.numerator, down.denominator)
     parts = [s ** (p - q) for s, p, q in zip(symbols, powers, others, strict=True)]
-    return sympy.Mul(number, *parts, _written(over, symbols), 1 / _written(under, symbols))
+    return sympy.Mul(number, *parts, *(_written(f, symbols) for f in above),
+                     *(1 / _written(f, symbols) for f in below))
 
 
-def _read(expr: Any, symbols: Sequence[Any]) -> tuple[Any, dict[tuple[int, ...], Any]] | None:
-    """A sum of monomials with whole exponents, of either sign, and rational coefficients; 1 over what divides them."""
-    found: dict[tuple[int, ...], Any] = {}
-    at = {s: k for k, s in enumerate(symbols)}
-    for term in sympy.Add.make_args(sympy.expand(expr)):
-        number, parts = term.as_coeff_mul()
-        if not number.is_Rational:
+def _read(expr: Any, symbols: Sequence[Any]) -> dict[tuple[int, ...], Fraction] | None:
+    """A sum of monomials with whole exponents, of either sign, and rational coefficients; None where it is none."""
+    none = (0,) * len(symbols)
+    known = {s: {none[:k] + (1,) + none[k + 1:]: Fraction(1)} for k, s in enumerate(symbols)}
+
+    def read(part: Any) -> dict[tuple[int, ...], Fraction] | None:
+        if part in known:
+            return known[part]
+        if part.is_Rational:
+            return {none: Fraction(int(part.p), int(part.q))} if part else {}
+        if not (part.is_Add or part.is_Mul or (part.is_Pow and part.exp.is_Integer)):
             return None
-        powers = [0] * len(symbols)
-        for part in parts:
-            base, power = part.as_base_exp()
-            if base not in at or not power.is_Integer:
+        of = [read(a) for a in (part.args[:1] if part.is_Pow else part.args)]
+        if any(o is None for o in of):
+            return None
+        operands = [o for o in of if o is not None]
+        if part.is_Add:
+            return _summed(operands)
+        if part.is_Mul:
+            return reduce(_times, operands)
+        base, power = operands[0], int(part.exp)
+        if power < 0:
+            if len(base) != 1:
                 return None
-            powers[at[base]] += int(power)
-        key = tuple(powers)
-        found[key] = found.get(key, 0) + number
-    found = {key: number for key, number in found.items() if number}
-    shared = lcm(*(int(n.q) for n in found.values()))
-    return sympy.Rational(1, shared), {key: int(n.p) * (shared // int(n.q)) for key, n in found.items()}
+            ((key, n),) = base.items()
+            base = {tuple(-p for p in key): 1 / n}
+        return reduce(_times, [base] * abs(power))
+
+    return read(expr)
 
 
-def _primitive(times: Any, terms: Mapping[tuple[int, ...], int]) -> tuple[Any, Sum, tuple[int, ...]]:
+def _summed(sums: Iterable[Mapping[tuple[int, ...], Fraction]]) -> dict[tuple[int, ...], Fraction]:
+    found: dict[tuple[int, ...], Fraction] = {}
+    for one in sums:
+        for key, n in one.items():
+            found[key] = found.get(key, Fraction(0)) + n
+    return {key: n for key, n in found.items() if n}
+
+
+def _times(one: Mapping[tuple[int, ...], Fraction],
+           other: Mapping[tuple[int, ...], Fraction]) -> dict[tuple[int, ...], Fraction]:
+    return _summed({tuple(map(add, key, more)): n * k} for key, n in one.items() for more, k in other.items())
+
+
+def _primitive(terms: Mapping[tuple[int, ...], Fraction]) -> tuple[Fraction, Sum, tuple[int, ...]]:
     """(a number, a polynomial without common factor of its terms and with a positive first one, a monomial)."""
     least = tuple(map(min, zip(*terms, strict=True)))
-    content = gcd(*terms.values()) * (1 if terms[max(terms)] > 0 else -1)
-    found = {tuple(p - q for p, q in zip(key, least, strict=True)): n // content for key, n in terms.items()}
-    return times * content, found, least
+    shared = lcm(*(n.denominator for n in terms.values()))
+    whole = {key: int(n * shared) for key, n in terms.items()}
+    content = gcd(*whole.values()) * (1 if terms[max(terms)] > 0 else -1)
+    return Fraction(content, shared), {tuple(map(sub, key, least)): n // content for key, n in whole.items()}, least
+
+
+def _factors(terms: Sum) -> list[Sum] | None:
+    """The factors that have none themselves, of a polynomial as `_primitive` makes it; None where they are not seen.
+
+    A·x + B has the factor A where that divides B.
+    """
+    if len(terms) == 1:
+        return []
+    if _irreducible(terms):
+        return [terms]
+    for k in range(len(next(iter(terms)))):
+        if max(key[k] for key in terms) != 1:
+            continue
+        _, above, _ = _primitive({key: Fraction(n) for key, n in terms.items() if key[k]})
+        rest = _divided(terms, above) if len(above) > 1 else None
+        if rest and (first := _factors(above)) is not None and (second := _factors(rest)) is not None:
+            return first + second
+    return None
+
+
+def _divided(terms: Sum, by: Sum) -> Sum | None:
+    """The quotient of two polynomials; None where one is left over."""
+    first, left, found = max(by), dict(terms), Sum()
+    while left:
+        top = max(left)
+        key, (times, over) = tuple(map(sub, top, first)), divmod(left[top], by[first])
+        if over or min(key) < 0:
+            return None
+        found[key] = times
+        for other, n in by.items():
+            at = tuple(map(add, key, other))
+            left[at] = left.get(at, 0) - times * n
+            if not left[at]:
+                del left[at]
+    return found
 
 
 def _irreducible(terms: Sum) -> bool:

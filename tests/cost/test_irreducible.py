@@ -39,18 +39,30 @@ def test_a_quotient_is_the_one_that_sympy_factors(one: Any, other: Any, shared: 
 
 
 @pytest.mark.parametrize(("one", "other"), [
-    (A * X + A * B + C * X + C * B, X),         # a product of two sums
-    (A**2 - B**2, A),                           # not linear
-    (A**2 * X + A * X, A + 1),                  # the sum below divides the one above, which is linear in x
+    (A * X + A * B + C * X + C * B, X),                     # a product of two sums
+    ((A + B) * (C + X), (A + B) * (C + 2)),                 # a factor above and below
+    ((A + B) * (2 * X + C) * (A * X + 1), X * (B + C) / A),     # three sums
+    (A**2 * X + A * X, A + 1),                              # the sum below divides the one above, which is linear in x
 ])
-def test_a_sum_with_factors_is_left_to_sympy(one: Any, other: Any) -> None:
-    found = irreducible_quotient(one, other)
+def test_a_product_of_linear_sums_is_seen(one: Any, other: Any) -> None:
+    for top in (one, sympy.expand(one)):
+        assert irreducible_quotient(top, other) == sympy.factor(one / other)
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (A**2 - B**2, A),                                       # not linear
+    ((A + B) ** 2 * (C + X), (A + B) * (C + 2)),            # a factor twice
+    ((A**2 + A * B + X * B) * (A + X), X),                  # the part with b in it and the rest share a factor
+])
+def test_a_sum_whose_factors_are_not_seen_is_left_to_sympy(one: Any, other: Any) -> None:
+    found = irreducible_quotient(sympy.expand(one), other)
     assert found is None or found == sympy.factor(one / other)
 
 
-def test_a_product_is_not_seen_as_irreducible() -> None:
-    assert irreducible_quotient((A + B) * (C + X), A + B) is None
+def test_what_is_no_quotient_of_sums_is_not_read() -> None:
     assert irreducible_quotient(A * X + B, B + A * X) == 1
+    assert irreducible_quotient(A**2 - B**2, A**2 - B**2) == 1
+    assert irreducible_quotient(1 / (A + B), A) is irreducible_quotient(sympy.sqrt(A), B) is None
     assert irreducible_quotient(sympy.log(A) + B, A) is None
     assert irreducible_quotient(A - A, B) is None
 
@@ -59,6 +71,13 @@ def test_a_wrong_test_of_factors_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(irreducible, "_images_coprime", lambda *_: True)
     top, bottom = (A + B) * (C + X), (A + B) * X + A + B
     assert irreducible_quotient(top, bottom) != sympy.factor(top / bottom)
+
+
+def test_a_division_that_leaves_something_over_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = {(1, 0): 1, (0, 1): 1}, {(2, 0): 1, (0, 2): -1}  # x + y, x² - y²
+    assert irreducible._divided(other, one) == {(1, 0): 1, (0, 1): -1}
+    assert irreducible._divided({**other, (0, 0): 1}, one) is irreducible._divided(one, other) is None
+    assert irreducible._divided({(1, 0): 3, (0, 1): 3}, {(1, 0): 2, (0, 1): 2}) is None
 
 
 def test_the_quotients_of_costs_are_seen() -> None:

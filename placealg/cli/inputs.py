@@ -217,6 +217,13 @@ def model_of(word: str, **said: Unpack[CommandOptions]) -> Model:
     return _run_as(_model(word, "", said), said)
 
 
+def shared_model(model: str | None, strategies: Iterable[Strategy], said: CommandOptions) -> Model | str | None:
+    """The named model, resolved once for all strategies; its name where what it is depends on the strategy."""
+    if model is None or any(PREDICTION in strategy.stages_alone for strategy in strategies):
+        return model
+    return resolve_model(model, **_style(said))
+
+
 def _model(model: Model | str | None, default: str, said: CommandOptions, strategy: Strategy | None = None) -> Model:
     """The model that is given, or of a name; one with layers that predict, if it can, where a stage has those alone."""
     if isinstance(model, Model):

@@ -6,7 +6,16 @@ from argparse import Namespace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from placealg.cli.inputs import CommandCase, default_model, foreign, options, read_case, read_stage, read_strategy
+from placealg.cli.inputs import (
+    CommandCase,
+    default_model,
+    foreign,
+    options,
+    read_case,
+    read_stage,
+    read_strategy,
+    shared_model,
+)
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
@@ -188,8 +197,9 @@ def read_cases(chosen: Namespace, one_model: bool = False) -> list[CommandCase]:
     """
     strategies = [read_strategy(word, foreign(chosen)) for word in chosen.strategies]
     axes, default = {a for s in strategies for a in s.mesh.names}, default_model(*strategies) if one_model else ""
-    return [read_case(word, chosen.model, chosen.sizes, axes, default, **options(chosen))
-            for word in each(chosen.strategies, str)]
+    said = options(chosen)
+    model = shared_model(chosen.model, strategies, said)
+    return [read_case(word, model, chosen.sizes, axes, default, **said) for word in each(chosen.strategies, str)]
 
 
 def of_device(case: CommandCase, rank: str | None) -> Step:

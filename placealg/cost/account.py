@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from placealg.arith import ONE
 from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Buffer, Tally
-from placealg.cost.held import Held, Key, Share, State, accesses, initial, origin_of, visits
+from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.storages import DEVICE
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
 from placealg.step.verbs import BYTES
@@ -150,7 +150,8 @@ class _Counting:
     def __init__(self, account: Account, tier: str):
         self.account, self.tier = account, tier
         self.groups = account.step.reference.groups
-        self.unit, self.before, self.tally = "", dict[Key, Held](), Tally()
+        self.unit, self.tally = "", Tally()
+        self.before: State = {}
         self.waiting: dict[tuple[str, tuple[int, str]], Tally] = {}
 
     def all(self, views: Iterable[View]) -> tuple[tuple[Tally, ...], tuple[int, ...]]:
@@ -174,6 +175,8 @@ class _Counting:
         if anew:
             self.unit, self.before, self.tally = view.unit, {}, Tally()
         before, now = self.before, view.work
+        if now is before:
+            return False
         changed = {key[0] for key, held in now.items() if before.get(key) is not held}
         changed.update(key[0] for key in before if key not in now)
         for group in (g for g in self.groups if g.name in changed):
@@ -183,7 +186,7 @@ class _Counting:
                     self.tally[buffer] += sign * count
                     if not self.tally[buffer]:
                         del self.tally[buffer]
-        self.before = dict(now)
+        self.before = now
         return anew or bool(changed)
 
     def _with_others(self, view: View, key: tuple[str, tuple[int, str]]) -> Tally:

@@ -307,14 +307,6 @@ class Amounts:
             return Polynomial.name("Psi") - self.elements((part[0], "one", part[2]))
         return self.elements(part)
 
-    def bound(self, tally: Tally) -> Polynomial:
-        """A tally of buffers as a sum of monomials, in bytes."""
-        total: dict[Monomial, Fraction] = {}
-        for buffer, count in tally.items():
-            for term, number in self.buffer(buffer).terms.items():
-                total[term] = total.get(term, 0) + number * count
-        return Polynomial.collected(total)
-
     def buffer(self, buffer: Buffer) -> Polynomial:
         """One buffer as a sum of monomials, in bytes."""
         if buffer not in self._buffers:

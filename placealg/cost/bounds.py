@@ -42,26 +42,79 @@ def at_most(small: Polynomial, large: Polynomial) -> bool:
     >>> at_most(Polynomial.of([Monomial.parse("2*h/dp")]), Polynomial.of([Monomial.parse("2*h*L")]))
     True
     """
-    one, other = small.terms, large.terms
-    beyond = {m: other.get(m, Fraction(0)) - one.get(m, Fraction(0)) for m in {**one, **other}}
-    spare = {m: c for m, c in beyond.items() if c > 0}
-    for term, more in ((m, -c) for m, c in beyond.items() if c < 0):
-        for cover in spare:
-            if more > 0 and spare[cover] > 0 and _covers(cover, term):
-                used = min(more, spare[cover])
-                more, spare[cover] = more - used, spare[cover] - used
-        if more > 0:
-            return False
-    return True
+    scale = Scale((small, large))
+    return scale.at_most(scale.row(small), scale.row(large))
 
 
 def largest(amounts: Iterable[tuple[T, Polynomial]]) -> list[T]:
     """The candidates for the maximum: every given amount is at most one of theirs."""
-    best: list[tuple[T, Polynomial]] = []
-    for name, amount in sorted(amounts, key=lambda a: -sum(a[1].terms.values())):
-        if not any(at_most(amount, other) for _, other in best):
-            best = [*(b for b in best if not at_most(b[1], amount)), (name, amount)]
-    return [name for name, _ in best]
+    every = list(amounts)
+    scale = Scale(total for _, total in every)
+    return scale.largest((name, scale.row(total)) for name, total in every)
+
+
+Row = dict[int, int]
+"""A sum on a scale: the number of a monomial -> how often it is in there; none of these is 0."""
+
+
+class Scale:
+    """Sums as rows of whole numbers: multiples of one fraction, with a number for each monomial of any of them.
+
+    >>> half, whole = (Polynomial.of([Monomial.parse(text)]) for text in ("h/2", "3*h"))
+    >>> scale = Scale([half, whole])
+    >>> scale.row(half), scale.row(whole)
+    ({0: 1}, {0: 6})
+    """
+
+    def __init__(self, sums: Iterable[Polynomial]):
+        every = list(sums)
+        self.shared = lcm(*{c.denominator for total in every for c in total.terms.values()})
+        self.columns: dict[Monomial, int] = {}
+        for total in every:
+            for term in total.terms:
+                self.columns.setdefault(term, len(self.columns))
+        self.names = list(self.columns)
+        self._known: dict[tuple[int, int], bool] = {}
+
+    def row(self, total: Polynomial) -> Row:
+        """One of the sums."""
+        return {self.columns[m]: c.numerator * (self.shared // c.denominator) for m, c in total.terms.items()}
+
+    def covers(self, large: int, small: int) -> bool:
+        """Whether a monomial never falls below another."""
+        if (large, small) not in self._known:
+            self._known[large, small] = _covers(self.names[large], self.names[small])
+        return self._known[large, small]
+
+    def at_most(self, small: Row, large: Row) -> bool:
+        """Whether a sum never exceeds another, as `at_most`."""
+        beyond = {m: large.get(m, 0) - small.get(m, 0) for m in (small | large)}
+        spare = {m: c for m, c in beyond.items() if c > 0}
+        for term, more in ((m, -c) for m, c in beyond.items() if c < 0):
+            for cover in spare:
+                if more > 0 and spare[cover] > 0 and self.covers(cover, term):
+                    used = min(more, spare[cover])
+                    more, spare[cover] = more - used, spare[cover] - used
+            if more > 0:
+                return False
+        return True
+
+    def largest(self, amounts: Iterable[tuple[T, Row]]) -> list[T]:
+        """The candidates for the maximum of rows, as `largest`."""
+        best: list[tuple[T, Row]] = []
+        for name, amount in sorted(amounts, key=lambda a: -sum(a[1].values())):
+            if not any(self.at_most(amount, other) for _, other in best):
+                best = [*(b for b in best if not self.at_most(b[1], amount)), (name, amount)]
+        return [name for name, _ in best]
+
+
+def total_of(rows: Iterable[tuple[Row, int]]) -> Row:
+    """The sum of rows of one scale, each so many times."""
+    found: Row = {}
+    for row, times in rows:
+        for name, number in row.items():
+            found[name] = found.get(name, 0) + number * times
+    return {name: number for name, number in found.items() if number}
 
 
 def _covers(large: Monomial, small: Monomial) -> bool:

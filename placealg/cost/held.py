@@ -131,14 +131,21 @@ def visits(step: Step) -> tuple[Visit, ...]:
         state = apply(step, state, event)
     found = []
     around = _liveness(step, [event for event, _, _, _ in trace])
+    lately: list[tuple[State, frozenset[Key], State]] = []
+
+    def only(state: State, live: frozenset[Key]) -> State:
+        """What is live of a state; most events change neither, and have what was found for the one before."""
+        for before, then, kept in lately:
+            if before is state and then is live:
+                return kept
+        kept = {key: held for key, held in state.items() if key in live}
+        lately[:] = [(state, live, kept), *lately[:2]]
+        return kept
+
     for k, ((event, run, position, place), (early, at, late)) in enumerate(zip(trace, around, strict=True)):
         before, state = state, apply(step, state, event, _prefetched(step, trace, k))
-        found.append(Visit(event, place, run, position, _only(before, early), _only(state, at), _only(state, late)))
+        found.append(Visit(event, place, run, position, only(before, early), only(state, at), only(state, late)))
     return tuple(found)
-
-
-def _only(state: State, live: frozenset[Key]) -> State:
-    return {key: held for key, held in state.items() if key in live}
 
 
 Visited = tuple[Event, int | None, str, int]
@@ -177,10 +184,13 @@ def _prefetched(step: Step, trace: list[Visited], k: int) -> int:
     return 0
 
 
-def apply(step: Step, state: State, event: Event, ahead: int = 0) -> dict[Key, Held]:
-    """The state after `event`, given the state before it."""
+def apply(step: Step, state: State, event: Event, ahead: int = 0) -> State:
+    """The state after `event`, given the state before it: the same object where it changes nothing."""
+    gradients = differentiated(step.reference, event)
+    if not event.group and not gradients:
+        return state
     new = dict(state)
-    for name in differentiated(step.reference, event):
+    for name in gradients:
         weight = state.get((name, "weight", "device"))
         share = weight.readable if weight else WHOLE
         new[name, "grad", "device"] = Held(share, share)
@@ -271,12 +281,13 @@ def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], fro
     uses = [accesses(step, e, first) for e in events]
     touched = {key for used, fresh in uses for key in used | fresh}
     idle = {(g.name, v, t) for g in step.reference.groups for v in GROUP_VALUES for t in MEMORY_TIERS} - touched
-    live: set[Key] = set(idle)
+    live = frozenset(idle)
     around: list[tuple[frozenset[Key], frozenset[Key], frozenset[Key]]] = []
     for _ in range(2):
         around, rest = [], live
         for event, (used, fresh) in zip(reversed(events), reversed(uses), strict=True):
-            late = live
-            live = (late - (fresh - rest if event.verb in COPIES else fresh)) | used
-            around.append((frozenset(live), frozenset(late | used | fresh), frozenset(late)))
+            late, ends = live, fresh - rest if event.verb in COPIES else fresh
+            if not used <= late or not ends.isdisjoint(late):
+                live = (late - ends) | used
+            around.append((live, late if used <= late and fresh <= late else late | used | fresh, late))
     return around[::-1]

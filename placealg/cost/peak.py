@@ -10,9 +10,8 @@ import sympy
 
 from placealg.cost.activations import Picture, in_bytes, written
 from placealg.cost.amounts import Amounts, Tally
-from placealg.cost.bounds import largest
+from placealg.cost.bounds import Scale, total_of
 from placealg.cost.formula import Formula
-from placealg.polynomial import Polynomial
 
 Held = tuple[Tally, Picture]
 """The states and the tensors that are held."""
@@ -37,18 +36,22 @@ def peak(amounts: Amounts, best: Iterable[Held], rest: Held = NOTHING, waiting: 
 
 def largest_held(amounts: Amounts, pictures: Iterable[Held]) -> list[Held]:
     """The candidates for the largest of several moments: first among those with equal states, then among all."""
-    sums = dict[Any, Polynomial]()
     by_states: dict[Any, dict[Any, Held]] = {}
     for states, tensors in pictures:
         by_states.setdefault(frozenset(states.items()), {})[frozenset(tensors.items())] = states, tensors
-    for key, (_, tensors) in (pair for group in by_states.values() for pair in group.items()):
-        if key not in sums:
-            sums[key] = amounts.known_sum(in_bytes(amounts, tensors))
+    tensors_of = {key: held[1] for group in by_states.values() for key, held in group.items()}
+    states_of = {key: next(iter(group.values()))[0] for key, group in by_states.items()}
+    sums = {key: amounts.known_sum(in_bytes(amounts, tensors)) for key, tensors in tensors_of.items()}
+    buffers = {buffer: amounts.buffer(buffer) for states in states_of.values() for buffer in states}
+    scale = Scale((*sums.values(), *buffers.values()))
+    rows = {key: scale.row(total) for key, total in sums.items()}
+    parts = {buffer: scale.row(total) for buffer, total in buffers.items()}
     kept = []
-    for group in by_states.values():
-        below = amounts.bound(next(iter(group.values()))[0])
-        kept += [(group[key], below + sums[key]) for key in largest((key, sums[key]) for key in group)]
-    return largest(kept) or [NOTHING]
+    for states_key, group in by_states.items():
+        below = total_of((parts[buffer], count) for buffer, count in states_of[states_key].items())
+        kept += [(group[key], total_of(((below, 1), (rows[key], 1))))
+                 for key in scale.largest((key, rows[key]) for key in group)]
+    return scale.largest(kept) or [NOTHING]
 
 
 def beyond(held: Counter[Any], rest: Counter[Any]) -> Any:

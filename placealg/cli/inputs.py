@@ -8,26 +8,22 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from placealg.arith import parse
-from placealg.cli.meant import with_axis
+from placealg.cli.sizes import DEVICES, read_sizes, symbols_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import PREDICTION, STAGED, SYMBOLS, Mesh, meant_size
+from placealg.mesh import PREDICTION
 from placealg.models.config import resolve_model
 from placealg.models.losses import with_loss
 from placealg.models.model import Model
 from placealg.progress import say
-from placealg.step.compatibility import bound_sizes, check_sizes, fit_problems
+from placealg.step.compatibility import bound_sizes, fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
-from placealg.step.pipeline import ANY, TIMES, counted, flying, starting
 from placealg.step.program import Step
 from placealg.step.text import read_program
-from placealg.step.trained import trained
 from placealg.step.unread import unread
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
@@ -37,9 +33,6 @@ from placealg.strategy.spec import DEFAULTS, Strategy, overlay
 
 if TYPE_CHECKING:
     from placealg.importers.reading import Options as Foreign
-
-DEVICES = "devices"
-
 
 class StyleOptions(TypedDict, total=False):
     """What a command line says of the model's transformer."""
@@ -279,7 +272,7 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
         raise (error.moved(word) if error.key else error.at(word)) from None
     words = list(sizes)
     given = {text.partition("=")[0].strip() for text in words}
-    known = _symbols(chosen)
+    known = symbols_of(chosen)
     words += [f"{s}={n}" for s, n in reading.sizes.items() if s in known and s not in given and
               s not in bound_sizes(strategy, chosen)]
     return CommandCase(strategy, chosen, step, read_sizes(words, strategy, chosen, axes), step, source=Path(word).name)
@@ -322,85 +315,3 @@ def read_stage(word: str | None) -> str | None:
         raise InputError(f"'{word}' is not stage=WHICH, where WHICH is first, last, a number from 0, or i for any "
                          "between", where="--rank")
     return which
-
-
-def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Iterable[str] = ()) -> dict[str, Fraction]:
-    """The sizes of `--set`: symbols that strategy or model use, consistent with what both of them bind.
-
-    Sizes of `axes` that the mesh lacks are read and left out.
-
-    >>> read_sizes(["w=1/2", "devices=16"], parse_strategy("hsdp[dp_shard=8]"), resolve_model("abstract"))
-    {'w': Fraction(1, 2), 'dp_replicate': Fraction(2, 1)}
-    """
-    mesh, others, bound = strategy.mesh, set(axes), bound_sizes(strategy, model)
-    said = tuple(t for t in strategy.tables.get("types", ()) if t not in DEFAULTS["types"])
-    chunks = ("v",) if strategy.pipeline_axis and strategy.option("schedule", "chunks") == "v" else ()
-    staged = (ANY, *TIMES, *(n for loop in model.graph.loops for name in (counted, flying, starting)
-                            if (n := name(loop.unit)) in SYMBOLS)) if strategy.pipeline_axis else ()
-    symbols = _symbols(trained(strategy, model))
-    used = (*mesh.names, *sorted(others - set(mesh.names)), DEVICES, *symbols, *chunks, *staged, *said)
-    sizes: dict[str, Fraction] = {}
-    for word in words:
-        name, equals, text = (part.strip() for part in word.partition("="))
-        where = f"--set {word}"
-        if not equals or not name or not text:
-            raise InputError(f"'{word}' is not NAME=VALUE", where="--set")
-        if name not in used:
-            unused = f"{strategy.name} on {model.name} has no '{name}' ({SYMBOLS[name].meaning})" if name in SYMBOLS \
-                else f"unknown symbol or axis '{name}'"
-            near = with_axis(strategy.name, name) or meant_size(name, used)
-            raise InputError(unused, where=where, name=name, valid=used, near=near)
-        try:
-            value = parse(text, ()).evaluate({})
-        except InputError as error:
-            raise error.at(where) from None
-        rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
-        least = 0 if name in map(counted, STAGED) else 1
-        if (value <= 0 if rational else value < least or value.denominator != 1):
-            positive = "a positive number" + " of bytes" * (name not in TIMES)
-            kind = positive if rational else f"a whole number of at least {least}"
-            raise InputError(f"{name} = {text} is not {kind}", where=where)
-        if sizes.get(name, value) != value:
-            raise InputError(f"{name} is already {sizes[name]}", where=where)
-        sizes[name] = value
-        owner, own = bound.get(name, ("", value))
-        if own != value:
-            raise InputError(f"{name} = {value} contradicts {owner}'s {name} = {own}", where=where)
-        if sizes.get("Psi_unit", 0) > sizes.get("Psi", sizes.get("Psi_unit", 0)):
-            raise InputError(f"Psi_unit = {sizes['Psi_unit']} exceeds Psi = {sizes['Psi']}", where=where)
-    found = _complete({n: v for n, v in sizes.items() if n in (*mesh.names, *SYMBOLS, DEVICES)}, mesh)
-    try:
-        check_sizes(strategy, model, found)
-    except InputError as error:
-        raise error.at("--set") from None
-    return found
-
-
-def _symbols(model: Model) -> tuple[str, ...]:
-    """The symbols, in the table's order, that can stand in a formula about `model`."""
-    found = {"Psi", "Psi_unit", "m", *model.sizes, *(t for t in DEFAULTS["types"] if t != "act" or not model.opaque)}
-    if not model.opaque:
-        found |= {n for size in model.graph.dims.values() for n in size.names()}
-    for size in (*(u.count for u in model.units), *(p.elements for p in model.parameters)):
-        found |= set(size.names())
-    return tuple(n for n in SYMBOLS if n in found)
-
-
-def _complete(sizes: dict[str, Fraction], mesh: Mesh) -> dict[str, Fraction]:
-    if DEVICES not in sizes:
-        return sizes
-    devices = sizes.pop(DEVICES)
-    bound = {a: Fraction(n) for a, n in mesh.sizes().items()} | {a: n for a, n in sizes.items() if a in mesh.names}
-    free = [a for a in mesh.names if a not in bound]
-    product = prod(bound.values(), start=Fraction(1))
-    shown = " x ".join(f"{a} = {n}" for a, n in bound.items())
-    where = f"--set {DEVICES}={devices}"
-    if len(free) > 1:
-        raise InputError(f"{devices} devices do not settle {' and '.join(free)}: set all but one", where=where)
-    if not free:
-        if product != devices:
-            raise InputError(f"the mesh has {product} devices ({shown or 'no axes'}), not {devices}", where=where)
-        return sizes
-    if devices % product:
-        raise InputError(f"{devices} devices are not a multiple of {shown}", where=where)
-    return {**sizes, free[0]: devices / product}

@@ -39,7 +39,7 @@ _MOST = 24
 def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = (), names: Mapping[str, str] | None
           = None) -> Conformance:
     """Hold a recording against a strategy on a model; `edits` are those of the strategy's file."""
-    return _judged(strategy, model, seen, names, *nearest(strategy, model, seen, edits, names))
+    return _judged(strategy, model, seen, edits, names, *nearest(strategy, model, seen, edits, names))
 
 
 def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = None) -> Conformance:
@@ -61,7 +61,7 @@ def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = N
         assert problem is not None
         raise problem
     reading, strategy, proposal = best
-    told = _judged(strategy, model, seen, names, *reading)
+    told = _judged(strategy, model, seen, (), names, *reading)
     text, rests = write_strategy(strategy), proposal.rests
     if told.edited is not None and told.edited.verdict == PROVED:  # it is read off the run as well
         strategy, tables = replace(strategy, name="proposed"), told.edits
@@ -89,7 +89,7 @@ def nearest(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     chosen: _Reading | None = None
     for tables, settings in readings(strategy, seen):
         meant = overlay(strategy, tables) if tables else strategy
-        comparison = compare(program(meant, model, edits), model, seen, names)
+        comparison = compare(program(meant, model, edits), model, seen, names, types_of(meant))
         if chosen is None or _weight(comparison) < _weight(chosen[0]):
             chosen = comparison, settings, meant
         if comparison.matched:
@@ -98,8 +98,8 @@ def nearest(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     return chosen
 
 
-def _judged(strategy: Strategy, model: Model, seen: Seen, names: Mapping[str, str] | None, comparison: Comparison,
-            settings: tuple[str, ...], meant: Strategy) -> Conformance:
+def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit], names: Mapping[str, str] | None,
+            comparison: Comparison, settings: tuple[str, ...], meant: Strategy) -> Conformance:
     """The verdict on a recording beside the program of one reading."""
     step = comparison.step
     report = prove(step)
@@ -112,8 +112,12 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, names: Mapping[str, st
             return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
                                "recorded: it is inside an op, or the recorder is blind", **said)
         return Conformance(verdict=UNSEEN if comparison.unseen else CONFORMS, **said)
+    tables = _tables(comparison.differences)
+    if tables:
+        meant = overlay(meant, tables)
+        step, said["tables"] = program(meant, model, edits), tables
     found, gap = edits_of(comparison.differences, step)
-    if gap or not found:
+    if gap or not (found or tables):
         return Conformance(verdict=DIFFERS, gap=gap, **said)
     try:
         read = read_edits(found, step.reference)
@@ -121,13 +125,27 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, names: Mapping[str, st
     except InputError as error:
         return Conformance(verdict=DIFFERS, edits=tuple(found), gap=str(error), **said)
     wrong = {d.group for d in comparison.differences}  # replicas of these differ because of an earlier step
-    left = [d.says for d in compare(edited, model, seen, names).differences
-            if d.kind != "replicas differ" or d.group not in wrong]
+    left = [d.says for d in compare(edited, model, seen, names, types_of(meant)).differences
+            if d.kind not in ("replicas differ", "placement") or d.group not in wrong]
     if left:
         return Conformance(verdict=DIFFERS, edits=tuple(found),
                            gap=f"with these edits the run is still not the program: {left[0]}", **said)
     said["edits"] = tuple(folded(found, step, lambda tables: _same(tables, step, edited)))
     return Conformance(verdict=DIFFERS, edited=prove(edited, step, Edited(step, read)), **said)
+
+
+def types_of(strategy: Strategy) -> dict[str, str]:
+    """The bytes per element that a strategy says."""
+    return {symbol: str(strategy.option("types", symbol)) for symbol in strategy.tables.get("types") or ()}
+
+
+def _tables(differences: Iterable[Difference]) -> dict[str, dict[str, Any]]:
+    """The entries of the strategy's tables that say what differs."""
+    found: dict[str, dict[str, Any]] = {}
+    for difference in differences:
+        for table, entries in difference.tables.items():
+            found.setdefault(table, {}).update(entries)
+    return found
 
 
 def program(strategy: Strategy, model: Model, edits: Sequence[Edit]) -> Step:
@@ -171,7 +189,11 @@ def _weight(comparison: Comparison) -> int:
 def edits_of(differences: Iterable[Difference], step: Step) -> tuple[list[Mapping[str, Any]], str]:
     """The differences as [[edit]] tables, each once; and why not, where one has no words in the language."""
     found: list[Mapping[str, Any]] = []
-    for difference in differences:
+    every = [d for d in differences if not d.tables]
+    said = {d.group for d in every if d.edits}
+    for difference in every:
+        if difference.kind == "placement" and difference.group in said:  # what is done with it says how it rests
+            continue
         if not difference.edits:
             return [], f"no edit says it: {difference.says}"
         found += [e for e in difference.edits if e not in found]

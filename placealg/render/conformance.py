@@ -12,6 +12,7 @@ from placealg.render.proof import COLOURS, assumption, counterexample
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.watch.verdict import CONFORMS, DIFFERS, HYPOTHESES, UNSEEN, Conformance
 from placealg.watch.weights import number, outline
+from placealg.watch.wires import sent
 
 COLOUR = {CONFORMS: "green", DIFFERS: "bold red", UNSEEN: "yellow"}
 
@@ -22,8 +23,8 @@ MEANS = {
 }
 
 NOT_SEEN = "other devices' kernels, other backends' collectives, precision and order, data loading, resume"
-NOT_COMPARED = ("sizes and types of messages; what the messages of a ring or between stages carry; the order of those "
-                "that serve different units")
+NOT_COMPARED = ("how many elements a message has beside those that it carries; what the messages of a ring or between "
+                "stages carry; the order of those that serve different units")
 _MOST = 12
 
 
@@ -82,6 +83,7 @@ def _run(told: Conformance, width: int) -> list[Line]:
                                "; ".join(outline(told.comparison.measured))]]
     lines = table(rows, "llllll", width, wrap={5: 12})
     lines += _measured(told, width)
+    lines += prose(_sent(told), width, "dim") if seen.ranks and _sent(told) else []
     if tally.apart:
         lines += prose(f"{tally.apart} more collectives reach no parameter, or no other rank: numbers that are "
                        "printed, say", width, "dim")
@@ -90,6 +92,14 @@ def _run(told: Conformance, width: int) -> list[Line]:
     if seen.shims:
         lines += prose(f"the code was changed so that it runs: {'; '.join(seen.shims)}", width)
     return lines
+
+
+def _sent(told: Conformance) -> str:
+    """What the first rank sends, or gets of what is gathered, by what it is."""
+    first = told.seen.ranks[0]
+    parts = [f"{what} {size} bytes in {count} message{'s' if count > 1 else ''}, {kind}"
+             for (what, kind), (size, count) in sent(first).items()]
+    return f"messages of rank {first.rank}: {'; '.join(parts)}" if parts else ""
 
 
 def _measured(told: Conformance, width: int) -> list[Line]:
@@ -117,9 +127,9 @@ def _differences(told: Conformance, width: int) -> list[Line]:
                               width - 4, hang=2))
     if len(every) > _MOST:
         lines += indent(prose(f"and {len(every) - _MOST} more", width - 2, "dim"))
-    if told.edits:
-        lines += [(), line(bold("as edits of the program"))]
-        for text in edit_lines(told.edits):
+    if told.edits or told.tables:
+        lines += [(), line(bold("as edits of the program" if told.edits else "as entries of the strategy"))]
+        for text in (*table_lines(told.tables), *edit_lines(told.edits)):
             lines += indent(prose(text, width - 2, hang=2))
     if told.gap:
         lines += [(), *prose(f"there is no program to judge: {told.gap}", width, hang=2)]
@@ -151,8 +161,8 @@ def _edited(report: Report, width: int) -> list[Line]:
     head = line(bold("the edited program"), ": ", Span(str(report.verdict), COLOURS[report.verdict]))
     if report.verdict == PROVED:
         return [line(*head, dim(f", {report.cls}")), *indent(prose(
-            "a legal variation: what runs equals the single device as well. Put the edits into a strategy file to "
-            "hold the run against it", width - 2))]
+            "a legal variation: what runs equals the single device as well. Put this into a strategy file to hold the "
+            "run against it", width - 2))]
     lines: list[Line] = [head]
     if report.verdict == REFUTED and report.counterexample:
         lines += indent(counterexample(report.counterexample, width - 2))
@@ -191,6 +201,12 @@ def edit_lines(edits: tuple[Mapping[str, Any], ...]) -> list[str]:
     return lines
 
 
+def table_lines(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Entries of a strategy's tables, as its file has them."""
+    return [text for table, entries in tables.items()
+            for text in (f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in entries.items()))]
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
@@ -217,13 +233,15 @@ def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
     """The verdict as JSON."""
     tally, seen = told.comparison.tally, told.seen
     return {
-        "version": 2, "strategy": told.strategy, "model": told.report.model, "verdict": told.verdict,
+        "version": 3, "strategy": told.strategy, "model": told.report.model, "verdict": told.verdict,
         "mesh": dict(seen.mesh), "ranks": [r.rank for r in seen.ranks], "backend": seen.backend, "torch": seen.torch,
         "shims": list(seen.shims), "read_off": list(told.settings),
         "program": {"sha256": told.digest, "text": told.program}, "kernel": told.kernel,
         "gradient_paths": {"matched": tally.paths, "of": tally.of_paths},
         "collectives": {"matched": tally.messages, "of": tally.of_messages - tally.apart, "apart": tally.apart},
         "weights": weights(told),
+        "sent": [{"rank": r.rank, "what": what, "type": kind, "bytes": size, "messages": count}
+                 for r in seen.ranks for (what, kind), (size, count) in sent(r).items()],
         "same_in_another_form": list(tally.legal.values()),
         "differences": [{"kind": d.kind, "group": d.group, "says": d.says, "line": d.line, "factor": d.factor,
                          "parameters": list(d.parameters), "ranks": list(d.ranks)}
@@ -231,7 +249,7 @@ def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
         "unseen": [{"parameter": u.parameter, "what": u.what, "ranks": list(u.ranks)}
                    for u in told.comparison.unseen],
         "proposed": {"text": told.proposed, "rests_on": list(told.rests)} if told.proposed else None,
-        "edits": [dict(e) for e in told.edits], "gap": told.gap,
+        "edits": [dict(e) for e in told.edits], "tables": {t: dict(e) for t, e in told.tables.items()}, "gap": told.gap,
         "hypotheses": [{"name": n, "says": HYPOTHESES[n]} for n in told.hypotheses],
         "proof": told.report.to_json(timing), "edited": None if told.edited is None else told.edited.to_json(timing),
     }

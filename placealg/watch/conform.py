@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from placealg.errors import InputError
@@ -14,9 +15,11 @@ from placealg.watch.expected import Route, routes_of
 from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
+from placealg.watch.rest import resting, split_over
 from placealg.watch.seen import FOREIGN, RankSeen, Seen
 from placealg.watch.stages import stage_axes, stage_of, with_seeds
 from placealg.watch.weights import Measured, measured
+from placealg.watch.wires import Wires
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,12 @@ class Comparison:
         return not self.differences and not self.unseen and not self.measured.differences
 
 
-def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None = None) -> Comparison:
-    """Hold every rank of a recording against a program; `said` names parameters that no table knows."""
+def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None = None,
+            types: Mapping[str, str] | None = None) -> Comparison:
+    """Hold every rank of a recording against a program; `said` names parameters that no table knows.
+
+    `types` are the bytes per element that the strategy says; those that it leaves open are not compared.
+    """
     axes = step.reference.mesh.names
     if set(axes) - set(seen.mesh) or {a for a, n in seen.mesh.items() if n > 1} - set(axes):
         raise InputError(f"the run's mesh has the axes {', '.join(seen.mesh) or 'none'}, the strategy's "
@@ -53,7 +60,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     tally = Tally()
     raw: list[tuple[int, Difference]] = []
     unseen: list[tuple[int, Unseen]] = []
-    weighed = measured(step, seen, names, group_of)
+    weighed, wires = measured(step, seen, names, group_of), Wires(step, seen, types or {})
     for rank in seen.ranks:
         if FOREIGN in rank.unseen:  # what its parameters and messages are is not known either
             unseen.append((rank.rank, Unseen("", FOREIGN)))
@@ -67,13 +74,16 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         for chain in rank.chains:
             group = group_of[names[chain.parameter].parameter]
             found, lost = paths.compare(chain, routes[group.name])
-            raw += [(rank.rank, d) for d in found]
+            raw += [(rank.rank, d) for d in (*found, *wires.of_chain(rank, chain, routes[group.name]))]
             unseen += [(rank.rank, u) for u in lost]
             tally.of_paths += 1
             tally.paths += not found and not lost
         if pipeline is None:
             raw += [(rank.rank, d) for d in _absent((rank,), names, model, routes, group_of, layers)]
-        raw += [(rank.rank, d) for d in other_messages(step, seen, rank, names, layers, routes, group_of, tally, stage)]
+        raw += [(rank.rank, d) for d in other_messages(step, seen, rank, names, layers, routes, group_of, tally, stage,
+                                                       wires)]
+        raw += [(rank.rank, d) for d in wires.of_gathers(rank, names, routes, group_of)]
+        raw += [(rank.rank, d) for d in resting(step, seen, rank, names, model, group_of)]
         unseen += [(rank.rank, Unseen("", what)) for what in rank.unseen if "::" in what]
     if pipeline is not None:
         places: dict[tuple[int, ...], list[RankSeen]] = {}
@@ -84,6 +94,8 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
                 unseen.append((stages[0].rank, Unseen("", "the stages that were not recorded")))
             else:
                 raw += [(-1, d) for d in _absent(stages, names, model, routes, group_of, layers)]
+    raw += [(-1, d) for d in wires.at_rest()]
+    raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
     raw = _one_number(raw, step, seen, weighed, tally, unseen)
     wrong = {d.group for _, d in raw}  # replicas of these may differ because of what an earlier step did
     raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
@@ -151,8 +163,7 @@ def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[
     """Replicas that are not equal when the step starts."""
     if seen.backend == "fake":
         return
-    resting = {g.name: {*g.split, *(a for e in step.events if e.group == g.name and e.phase == "init"
-                                    and e.verb == "slice" for a in e.axes)} for g in step.reference.groups}
+    parts = {g.name: split_over(step, g) for g in step.reference.groups}
     alike: dict[tuple[str, int], dict[str, None]] = {}
     for name, named in names.items():
         alike.setdefault((named.parameter, named.instance), {})[name] = None
@@ -161,7 +172,7 @@ def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[
         copies: dict[tuple[int, ...], set[tuple[str, int]]] = {}
         for rank in seen.ranks:
             for chain in (c for c in rank.chains if c.parameter in every):
-                shards = set(chain.shard) | resting[group.name]
+                shards = set(chain.shard) | parts[group.name]
                 place = tuple(rank.coordinates.get(a, 0) for a in seen.mesh if a in shards)
                 copies.setdefault(place, set()).add((chain.start, chain.elements))
         if any(len(values) > 1 for values in copies.values()):
@@ -170,6 +181,28 @@ def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[
                 continue
             yield Difference("replicas differ", group.name, f"{name}: its replicas differ when the step starts; the "
                              "program starts from equal ones", "", ({"drop": event.path},), (name,))
+
+
+def _owners(seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any],
+            unseen: list[tuple[int, Unseen]]) -> Iterator[Difference]:
+    """Parameters of which copies are updated, and some elements by no rank, or by several."""
+    found: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]] = {}
+    axes: dict[str, set[str]] = {}
+    told = {c.parameter for r in seen.ranks for c in r.chains if not c.updated or c.unseen}
+    chains = [(r, c) for r in seen.ranks for c in r.chains if c.owned >= 0 and c.parameter not in told]
+    for _, chain in chains:
+        axes.setdefault(chain.parameter, set()).update(a for h in chain.new for a in h.axes)
+    for rank, chain in chains:
+        place = tuple(k for a, k in rank.coordinates.items() if a not in axes[chain.parameter])
+        found.setdefault((chain.parameter, place), []).append((chain.owned, chain.elements))
+    for (name, _), every in found.items():
+        owned, elements = sum(k for k, _ in every), every[0][1]
+        if len(every) < prod(seen.mesh.get(a, 1) for a in axes[name]):
+            unseen.append((-1, Unseen(name, "which elements the ranks update that were not recorded")))
+        elif owned != elements:
+            group = group_of[names[name].parameter].name
+            yield Difference("update", group, f"{name}: {owned} copies of its {elements} elements are updated, where "
+                             "each has one", "", (), (name,))
 
 
 def _merged_unseen(raw: Sequence[tuple[int, Unseen]]) -> Iterator[Unseen]:

@@ -13,8 +13,9 @@ Table = Mapping[str, Any]
 class Difference:
     """One way in which the run is not the program: of which parameter, which event, in words, and as edits.
 
-    `kind` names the sort of difference. Without `edits` the language has no words for it. `factor` is by how much a
-    contribution counts, as a multiple of the program's, where that is what differs.
+    `kind` names the sort of difference. Without `edits` the language has no words for it; `tables` are entries of the
+    strategy's tables that say it in their place. `factor` is by how much a contribution counts, as a multiple of the
+    program's, where that is what differs.
     """
 
     kind: str
@@ -25,6 +26,7 @@ class Difference:
     parameters: tuple[str, ...] = ()
     factor: float | None = None
     ranks: tuple[int, ...] = ()
+    tables: Mapping[str, Table] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,5 +61,5 @@ def merged(raw: Sequence[tuple[int, Difference]]) -> tuple[Difference, ...]:
         names = tuple(dict.fromkeys(p for _, d in alike for p in d.parameters))
         ranks = tuple(sorted({r for r, _ in alike if r >= 0}))
         every.append(Difference(first.kind, first.group, first.says, first.line, first.edits, names, first.factor,
-                                ranks))
+                                ranks, first.tables))
     return tuple(every)

@@ -15,14 +15,15 @@ from placealg.watch.names import Named, unit_of, units_of
 from placealg.watch.rings import is_hop, turns
 from placealg.watch.seen import BUFFER, Message, RankSeen, Seen
 from placealg.watch.stages import Stage, between_stages, handed_on
+from placealg.watch.wires import Wires
 
 
 def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], layers: Mapping[str, int],
-                   routes: Mapping[str, Route], group_of: Mapping[str, Any], tally: Tally, stage: Stage | None = None
-                   ) -> Iterator[Difference]:
+                   routes: Mapping[str, Route], group_of: Mapping[str, Any], tally: Tally, stage: Stage | None = None,
+                   wires: Wires | None = None) -> Iterator[Difference]:
     """How a rank's messages differ from the program's, but for those that its gradients pass through."""
-    passed = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb != "scale"}
-    passed |= {k for c in rank.chains for t in c.terms for h in t.hops for k in h.through}
+    passed = {h.message for c in rank.chains for t in (*c.terms, *c.given) for h in t.hops if h.verb != "scale"}
+    passed |= {k for c in rank.chains for t in (*c.terms, *c.given) for h in t.hops for k in h.through}
     passed |= {h.message for c in rank.chains for h in c.new}
     counted = {e.axes for e in step.events if e.value == "count" and e.verb == "all_reduce"}
     passed |= {k for s in rank.seeds for h in s.hops for k in h.through if rank.messages[k].axes in counted}
@@ -46,7 +47,7 @@ def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, N
     if stage is not None:
         assert step.reference.pipeline is not None
         yield from handed_on(stage, step.reference.pipeline.order, seen, rank, tally)
-    yield from _activations(step, seen, rank, rest, names, layers, tally, stage)
+    yield from _activations(step, seen, rank, rest, names, layers, tally, stage, wires)
 
 
 def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], routes: Mapping[str, Route],
@@ -89,7 +90,8 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
 
 
 def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], names: Mapping[str, Named],
-                 layers: Mapping[str, int], tally: Tally, stage: Stage | None) -> Iterator[Difference]:
+                 layers: Mapping[str, int], tally: Tally, stage: Stage | None, wires: Wires | None
+                 ) -> Iterator[Difference]:
     """Redistributions of activations, unit by unit, against those of the program.
 
     Forwards of a stage's microbatches run ahead of their backwards, each unit's in order: they are compared as one row.
@@ -126,7 +128,7 @@ def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], na
     told = 0
     for key in [*want, *(k for k in got if k not in want)]:
         here, there = got.get(key, []), want.get(key, [])
-        good, differences = _unit(key, here, there)
+        good, differences = _unit(key, here, there, wires)
         tally.messages += good
         for difference in differences:
             told += 1
@@ -134,7 +136,8 @@ def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], na
                 yield difference
 
 
-def _unit(key: tuple[str, int, str, int], got: list[Message], want: list[Expected]) -> tuple[int, list[Difference]]:
+def _unit(key: tuple[str, int, str, int], got: list[Message], want: list[Expected],
+          wires: Wires | None) -> tuple[int, list[Difference]]:
     """(how many match, the differences) of one unit in one phase of a microbatch."""
     phase, microbatch, unit, _ = key
     one = [(m.verb, m.axes) for m in got]
@@ -145,6 +148,7 @@ def _unit(key: tuple[str, int, str, int], got: list[Message], want: list[Expecte
     for tag, i, j, k, n in matcher.get_opcodes():
         if tag == "equal":
             found += [d for pair in zip(got[i:j], want[k:n], strict=True) for d in _combined(unit, *pair)]
+            found += [d for m, e in zip(got[i:j], want[k:n], strict=True) if wires for d in wires.of_tensors(e, m)]
             continue
         for message in got[i:j]:
             found.append(Difference("message", unit, f"{message.module or phase}: {message.verb}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
 from placealg.step.program import Step
@@ -36,8 +37,9 @@ class Paths:
     def compare(self, chain: Chain, route: Route) -> tuple[list[Difference], list[Unseen]]:
         """How a chain differs from the route of its group, and what of it could not be followed."""
         name, group = chain.parameter, route.group.name
-        lost = [Unseen(name, t.what) for t in chain.terms if t.begin == UNSEEN]
-        lost += [Unseen(name, f"a {h.op} {h.verb}") for t in chain.terms for h in t.hops
+        every = (*chain.terms, *chain.given)
+        lost = [Unseen(name, t.what) for t in every if t.begin == UNSEEN]
+        lost += [Unseen(name, f"a {h.op} {h.verb}") for t in every for h in t.hops
                  if h.op not in ("", "sum", "mean")]
         if chain.unseen:
             lost.append(Unseen(name, chain.unseen))
@@ -46,7 +48,12 @@ class Paths:
         if route.group.frozen:
             return ([Difference("frozen", group, f"{name} is trained, and the program says it is frozen", "", (),
                                 (name,))] if chain.updated else []), []
-        found = [*self.begins(chain, route), *self.reductions(chain, route)]
+        found = [*self.begins(chain, route), *self.reductions(chain, route)] if chain.owned else []
+        if chain.given:  # what this rank gives of elements that others update
+            other = replace(chain, terms=chain.given)
+            found += [d for d in (*self.begins(other, route), *self.reductions(other, route)) if d not in found]
+        if not chain.owned:
+            return [*found, *self.updates(chain, route)], []
         scaled = list(self.weights(chain, route)) if not found else []
         seed = next((s for s in self.rank.seeds if s.guessed), None)
         if scaled and seed is not None and not self.measured.good:

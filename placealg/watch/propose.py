@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
-from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.models.model import Model
 from placealg.watch.names import Named, names_of
+from placealg.watch.rest import sizes_of
 from placealg.watch.seen import Message, RankSeen, Seen
 
 SPLIT = ("expert", "heads", "ffn", "vocab")
@@ -68,8 +68,7 @@ def proposals(seen: Seen, model: Model, said: Mapping[str, str] | None = None) -
 
 def _split(seen: Seen, model: Model, names: Mapping[str, Named]) -> dict[str, dict[str, Named]]:
     """Axis -> the parameters that rest split along it: placements tell it of a DTensor, sizes of a plain tensor."""
-    whole = {p.name: int(prod(p.dims.values(), start=Monomial()).evaluate(model.sizes)) for p in model.parameters
-             if _known(p.dims.values(), model)}
+    whole = sizes_of(model)
     found: dict[str, dict[str, Named]] = {}
     for rank in seen.ranks:
         for chain in rank.chains:
@@ -84,10 +83,6 @@ def _split(seen: Seen, model: Model, names: Mapping[str, Named]) -> dict[str, di
             for axis in axes:
                 found.setdefault(axis, {})[chain.parameter] = named
     return found
-
-
-def _known(sizes: Iterable[Monomial], model: Model) -> bool:
-    return all(set(n.names()) <= set(model.sizes) for n in sizes)
 
 
 def _kinds(axis: str, size: int, seen: Seen, names: Mapping[str, Named], model: Model,

@@ -96,10 +96,12 @@ class Term:
 class Chain:
     """What the optimizer reads as the gradient of a parameter, and what the parameter is afterwards.
 
-    `elements` of it are on this rank. `shard` are the axes along which it holds part of it. `new` are the collectives
+    `elements` of it are on this rank. `shard` are the axes along which it holds part of it, as placements say it where
+    it is `placed`. `new` are the collectives
     through which the updated value came, none if this rank made it; `updated` says whether it was updated at all.
-    `start` is a sum of the values at the step's start, `uses` the weights' copies that ops read: the axes over which
-    they were gathered.
+    `start` is a sum of the values at the step's start. Where the optimizer updates copies of parameters, `owned` of the
+    elements have theirs on this rank, and the terms are of them alone; `given` are those of the others, as far as the
+    reduction that takes them to other ranks. It is -1 where the optimizer updates the parameter itself.
     """
 
     parameter: str
@@ -112,6 +114,9 @@ class Chain:
     start: str = ""
     tied: tuple[str, ...] = ()
     unseen: str = ""
+    owned: int = -1
+    given: tuple[Term, ...] = ()
+    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +273,9 @@ def _hops(said: Any) -> tuple[Hop, ...]:
 
 
 def _chain(said: Mapping[str, Any]) -> Chain:
-    terms = tuple(Term(**{**t, "hops": _hops(t["hops"])}) for t in said["terms"])
+    terms, given = (tuple(Term(**{**t, "hops": _hops(t["hops"])}) for t in said.get(k, ())) for k in ("terms", "given"))
     return Chain(**{**said, "shape": tuple(said["shape"]), "shard": tuple(said["shard"]), "terms": terms,
-                    "new": _hops(said.get("new", ())), "tied": tuple(said.get("tied", ()))})
+                    "given": given, "new": _hops(said.get("new", ())), "tied": tuple(said.get("tied", ()))})
 
 
 def joined(parts: Sequence[Seen]) -> Seen:

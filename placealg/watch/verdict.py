@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from placealg.prover.verdict import PROVED, Report
@@ -29,9 +29,9 @@ class Conformance:
     `settings` were read off the run, because the strategy says nothing of them. `program` is the text of the program,
     a strategy file, `digest` its SHA-256, `report` its proof, and `kernel` what the verified checker says of it, which
     is no proof where it `contradicts` the prover.
-    `edits` are the differences as [[edit]]s, `edited` the report on the program that they make; None where they do not
-    make one, and then `gap` says why. Where no strategy was given, `proposed` is the text of the one that was read off
-    the run, and `rests` says on what.
+    `edits` are the differences as [[edit]]s, `tables` those that entries of the strategy say, `edited` the report on
+    the program that they make; None where they do not make one, and then `gap` says why. Where no strategy was given,
+    `proposed` is the text of the one that was read off the run, and `rests` says on what.
     """
 
     strategy: str
@@ -49,6 +49,7 @@ class Conformance:
     contradicts: bool = False
     proposed: str = ""
     rests: tuple[str, ...] = ()
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def hypotheses(self) -> tuple[str, ...]:

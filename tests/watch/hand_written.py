@@ -376,6 +376,122 @@ class OneTurnLess(Ring):
         return torch.cat([blocks[k] for k in range(n)], 2)
 
 
+class Flat(System):
+    """Each rank updates a flat copy of its part of all parameters, and new values are gathered: ZeRO-1 by hand."""
+
+    data = ("dp",)
+
+    def make_optimizer(self, optimizers: Any) -> Any:
+        """Make parameters views of one buffer, and the copy of this rank's part of it what trains."""
+        self.every = list(self.model.parameters())
+        self.pad = torch.zeros(-sum(p.numel() for p in self.every) % self.size("dp"))
+        self.flat = self.flattened([p.detach() for p in self.every])
+        sizes = [*(p.numel() for p in self.every), len(self.pad)]
+        for p, part in zip(self.every, self.flat.split(sizes), strict=False):
+            p.data = part.view_as(p)
+        self.copy = nn.Parameter(self.own(self.flat).clone())
+        return optimizers([self.copy])
+
+    def flattened(self, every: list[Tensor]) -> Tensor:
+        return torch.cat([*(t.flatten() for t in every), self.pad])
+
+    def own(self, flat: Tensor) -> Tensor:
+        return flat.chunk(self.size("dp"))[self.at("dp")]
+
+    def group(self) -> Any:
+        assert self.mesh is not None
+        return self.mesh.get_group("dp")
+
+    def reduce(self) -> None:
+        whole = self.flattened([p.grad for p in self.every])
+        mine = torch.empty_like(self.copy)
+        dist.reduce_scatter_tensor(mine, self.given(whole), group=self.group())
+        self.copy.grad = mine / self.size("dp")
+        self.model.zero_grad()
+
+    def given(self, whole: Tensor) -> Tensor:
+        return whole
+
+    def clip(self) -> None:
+        total = self.copy.grad.norm() ** 2
+        dist.all_reduce(total, group=self.group())
+        self.copy.grad.mul_((CLIP / (total.sqrt() + 1e-6)).clamp(max=1.0))
+
+    def step(self, sent: Any, batches: Any) -> None:
+        super().step(sent, batches)
+        self.publish()
+
+    def publish(self) -> None:
+        dist.all_gather_into_tensor(self.flat, self.copy.detach(), group=self.group())
+
+
+class FlatUnpublished(Flat):
+    """Each rank writes its own part alone."""
+
+    def publish(self) -> None:
+        self.own(self.flat).copy_(self.copy.detach())
+
+
+class FlatOwnNorm(Flat):
+    def clip(self) -> None:
+        self.copy.grad.mul_((CLIP / (self.copy.grad.norm() + 1e-6)).clamp(max=1.0))
+
+
+class FlatSummed(Flat):
+    def reduce(self) -> None:
+        super().reduce()
+        self.copy.grad.mul_(self.size("dp"))
+
+
+class FlatShifted(Flat):
+    """Gradients stand one element further in the copy than what they are of."""
+
+    def reduce(self) -> None:
+        super().reduce()
+        self.copy.grad = self.copy.grad.roll(1)
+
+
+class FlatSwapped(Flat):
+    """Two halves of a rank's part change places on the way to the copy's gradient."""
+
+    def reduce(self) -> None:
+        super().reduce()
+        half = self.copy.numel() // 2
+        self.copy.grad = torch.cat([self.copy.grad[half:], self.copy.grad[:half]])
+
+
+class FlatOther(Flat):
+    """The copy starts from other numbers than the parameters."""
+
+    def make_optimizer(self, optimizers: Any) -> Any:
+        made = super().make_optimizer(optimizers)
+        with torch.no_grad():
+            self.copy.mul_(2)
+        return made
+
+    def publish(self) -> None:
+        super().publish()
+        with torch.no_grad():
+            self.copy.mul_(2)
+
+
+class FlatKept(Flat):
+    """What other ranks update, this one gives them no gradient of."""
+
+    def given(self, whole: Tensor) -> Tensor:
+        mine = torch.zeros_like(whole)
+        self.own(mine).copy_(self.own(whole))
+        return mine
+
+
+FLAT: Mapping[str, tuple[type[Flat], str]] = {
+    "not published": (FlatUnpublished, "update"), "norm of a part": (FlatOwnNorm, "norm"),
+    "sum for mean": (FlatSummed, "scale"), "shifted": (FlatShifted, ""), "halves swapped": (FlatSwapped, ""),
+    "other numbers": (FlatOther, ""), "gradients kept back": (FlatKept, ""),
+}
+"""The same of flat copies; without a kind of difference what is wrong is UNSEEN."""
+
+
 WRONG: Mapping[str, tuple[type[Megatron], str]] = {
     "biases not reduced": (BiasesApart, "axes"), "wrong group": (OtherGroup, "axes"),
     "sum for mean": (NotAveraged, "scale"), "mean over tp": (MeanOverTp, "scale"), "norm of a part": (OwnPart, "norm"),

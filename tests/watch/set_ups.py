@@ -562,8 +562,12 @@ RIGHT: Mapping[str, SetUp] = {
     "ring of four, own part first": right(hand.OwnFirst, {"cp": 4}, "cp_ring", m=1),
     "experts": right(Experts, {"ep": 2}, "ep", sizes=EXPERTS),
     "gpipe x fsdp2": right(PipelineFsdp, {"pp": 2, "dp": 2}, f"{FILES}/pp_fsdp2.toml", "gpipe", m=4),
+    "flat copies": right(hand.Flat, DP, "zero1"),
+    "flat copies, clipped": right(hand.Flat, DP, "zero1", clip=True, m=1),
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
 }
+
+FLAT_RATIOS = {"sum for mean": "dp", "norm of a part": "1/dp"}
 
 WRONG: Mapping[str, SetUp] = {
     "ddp: not reduced": wrong(Unreduced, DP, "dp", "axes"),
@@ -602,6 +606,9 @@ WRONG: Mapping[str, SetUp] = {
     "megatron: norms not reduced": wrong(hand.NormsApart, BOTH, "dp*tp_sp", "axes", ratio="1/tp", m=1),
     **{f"megatron: {what}": wrong(kind, BOTH, "dp*tp_sp", differs, "", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.WRONG.items()},
+    **{f"flat copies: {what}": wrong(kind, DP, "zero1", differs, "REFUTED" if differs else "", FLAT_RATIOS.get(what),
+                                     "DIFFERS" if differs else "UNSEEN", m=1, clip=differs == "norm")
+       for what, (kind, differs) in hand.FLAT.items()},
     "1f1b, tied: not reduced": wrong(TiedApart, PP, "pp_1f1b", "axes", options=frozenset(("tied",))),
     "1f1b, tied: averaged": wrong(TiedAveraged, PP, "pp_1f1b", "scale", "", options=frozenset(("tied",))),
     "1f1b, tied: other start": wrong(TiedOtherStart, PP, "pp_1f1b", "replicas differ", "",

@@ -18,8 +18,12 @@ from hypothesis import strategies as st
 from placealg.check import conformance
 from placealg.check.conformance import judge
 from placealg.check.kernel import Kernel
+from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
+from placealg.render.conformance import page
+from placealg.render.text_layout import plain
+from placealg.strategy.spec import overlay
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.names import names_of, unit_of, units_of
 from placealg.watch.seen import FOREIGN, Chain, Hop, Message, RankSeen, Seen, Term, joined
@@ -27,7 +31,9 @@ from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN
 
 FOLDER = Path(__file__).parent / "recordings"
 GPT = "proofs/torch/gpt.json"
-AS = {"by_hand": "dp", "fsdp2": "zero3", "tp_sp": "tp_sp_keep", "zero1": "proofs/torch/zero1.toml"}
+AS = {"by_hand": "dp", "fsdp2": "zero3", "tp_sp": "tp_sp_keep", "zero1": "proofs/torch/zero1.toml",
+      "flat": "zero1", "fsdp2_mixed": "proofs/torch/fsdp2_mixed.toml"}
+TYPES = {"fsdp2_mixed": {"w": "4", "wire_w": "2", "g": "4", "wire": "4", "act": "2"}}
 Run = Callable[..., Outcome]
 
 
@@ -47,7 +53,7 @@ def base(file: str) -> tuple[Any, Any]:
 
 def held(file: str, seen: Seen) -> Comparison:
     step, model = base(file)
-    return compare(step, model, seen)
+    return compare(step, model, seen, types=TYPES.get(file))
 
 
 @pytest.mark.parametrize("file", AS)
@@ -62,7 +68,7 @@ def on_first(change: Callable[[RankSeen], RankSeen]) -> Callable[[Seen], Seen]:
 
 def on_chain(change: Callable[[Chain], Chain], at: int = 5) -> Callable[[Seen], Seen]:
     return on_first(lambda rank: replace(rank, chains=tuple(
-        change(c) if k == at else c for k, c in enumerate(rank.chains))))
+        change(c) if k == at % len(rank.chains) else c for k, c in enumerate(rank.chains))))
 
 
 def on_terms(change: Callable[[Term], Term]) -> Callable[[Seen], Seen]:
@@ -126,6 +132,22 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
     "one microbatch not reduced": ("by_hand", on_chain(lambda c: replace(c, terms=(
         *c.terms[:-1], replace(c.terms[-1], hops=c.terms[-1].hops[1:])))), "axes"),
     "the optimizer's own copies": ("zero1", on_first(lambda r: replace(r, unseen=(FOREIGN,))), "unseen"),
+    "no copy of an element": ("flat", on_chain(lambda c: replace(c, owned=c.owned - 1)), "update"),
+    "two copies of an element": ("flat", on_chain(lambda c: replace(c, owned=c.owned + 1)), "update"),
+    "given twice": ("flat", on_chain(lambda c: replace(c, given=(*c.given, c.given[0])), -1), "accumulation"),
+    "given over no axis": ("flat", on_chain(lambda c: replace(c, given=tuple(
+        replace(t, hops=()) for t in c.given)), -1), "axes"),
+    "given as noise": ("flat", on_chain(lambda c: replace(c, given=(replace(c.given[0], begin="unseen"),)), -1),
+                       "unseen"),
+    "a rank not recorded": ("flat", lambda seen: replace(seen, ranks=seen.ranks[:1]), "unseen"),
+    "gathered in 4 bytes": ("fsdp2_mixed", on_messages(lambda every: tuple(
+        replace(m, dtype="float32") if m.index == 0 else m for m in every)), "types"),
+    "reduced in 2 bytes": ("fsdp2_mixed", on_messages(lambda every: tuple(
+        replace(m, dtype="bfloat16") if m.verb == "reduce_scatter" else m for m in every)), "types"),
+    "rests in 2 bytes": ("fsdp2_mixed", lambda seen: replace(seen, dtype="bfloat16"), "types"),
+    "whole where it is split": ("fsdp2", on_chain(lambda c: replace(c, shard=(), placed=True)), "placement"),
+    "split where it is whole": ("by_hand", on_chain(lambda c: replace(c, shard=("dp",), placed=True)), "placement"),
+    "whole along tp": ("tp_sp", on_chain(lambda c: replace(c, shard=(), placed=True), 4), "placement"),
     "unknown collective": ("fsdp2", on_first(lambda r: replace(r, unseen=("c10d::new_ (a.py:1)",))), "unseen"),
 }
 """Change -> (recording, the change, the kind of the first difference)."""
@@ -205,6 +227,28 @@ def test_a_difference_is_an_edit_and_the_edit_is_refuted() -> None:
         "head.norm.weight: its gradient is not reduced; the program reduces it over [tp]")
     assert told.edited.counterexample.mass == "1/tp"
     assert told.edits == ({"drop": "reduce.head.norm.*.grad_sum.reduce[tp]"},)
+
+
+def test_types_that_differ_are_entries_of_the_strategy_and_the_program_is_proved_with_them() -> None:
+    """What is sent in other bytes is another strategy; that it equals the single device does not depend on them."""
+    case = read_case("proofs/torch/fsdp2_mixed.toml", GPT, ())
+    told = judge(case.strategy, case.model, CHANGES["gathered in 4 bytes"][1](seen_in("fsdp2_mixed")))
+    assert told.verdict == DIFFERS and told.gap.startswith("with these edits the run is still not")  # one gather alone
+    every = replace(seen_in("fsdp2_mixed"), ranks=tuple(replace(r, messages=tuple(
+        replace(m, dtype="float32") for m in r.messages)) for r in seen_in("fsdp2_mixed").ranks))
+    told = judge(case.strategy, case.model, every)
+    assert told.verdict == DIFFERS and told.tables == {"types": {"wire_w": 4}} and not told.edits
+    assert told.comparison.differences[0].says == (
+        "weights are gathered in 4 bytes an element (float32); the strategy says wire_w = 2")
+    assert told.edited is not None and str(told.edited.verdict) == "PROVED"
+    assert "[types]\nwire_w = 4" in "\n".join(plain(t).strip() for t in page(told, 100, SAYS))
+    assert judge(overlay(case.strategy, told.tables), case.model, every).good
+
+
+def test_what_a_strategy_says_of_no_type_is_not_compared() -> None:
+    case = read_case("zero3", GPT, ())
+    told = judge(case.strategy, case.model, seen_in("fsdp2_mixed"))
+    assert told.verdict == CONFORMS
 
 
 def test_a_verdict_is_no_truth_value() -> None:

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from conftest import Outcome
 
-from placealg.watch.seen import FOREIGN
-
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 FOLDER = Path(__file__).parent / "frameworks"
 MODEL = str(FOLDER / "llama.json")
@@ -117,10 +115,21 @@ def test_megatron_core_has_no_distributed_optimizer_on_a_cpu(placealg: Run) -> N
     assert "Wrapped parameters must be one of torch.cuda.FloatTensor" in got.err
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-def test_deepspeed_trains_tensors_of_its_own(stage: int, placealg: Run) -> None:
-    """What it updates are flat copies of what each rank owns: they are not followed, and nothing is claimed."""
-    code, told = watched(placealg, f"zero{stage}", "dp=2", "deepspeed_zero.py", str(stage),
-                         shims=("no all_reduce in shared memory, which is compiled",))
-    assert code == 3 and told["verdict"] == "UNSEEN"
-    assert [u["what"] for u in told["unseen"]] == [FOREIGN]
+DEEPSPEED = ("no all_reduce in shared memory, which is compiled",)
+
+
+@pytest.mark.parametrize(("strategy", "stage"), [("deepspeed_1.toml", "1"), ("zero3", "3")])
+def test_deepspeed_trains_flat_copies_of_its_own(strategy: str, stage: str, placealg: Run) -> None:
+    """What its optimizer updates are copies of what each rank owns: they are followed element by element."""
+    code, told = watched(placealg, strategy, "dp=2", "deepspeed_zero.py", stage, shims=DEEPSPEED)
+    assert code == 0 and told["verdict"] == "CONFORMS", (told["differences"], told["unseen"])
+    assert told["shims"] == list(DEEPSPEED) and told["gradient_paths"] == {"matched": 42, "of": 42}
+
+
+@pytest.mark.parametrize(("strategy", "stage", "fault", "mass"), [
+    ("deepspeed_1.toml", "1", "--summed", "dp"), ("deepspeed_1.toml", "1", "--unpublished", None),
+    ("zero3", "3", "--summed", "dp"), ("zero3", "3", "--norm", "1/dp")])
+def test_deepspeed_with_a_fault(strategy: str, stage: str, fault: str, mass: str | None, placealg: Run) -> None:
+    code, told = watched(placealg, strategy, "dp=2", "deepspeed_zero.py", stage, fault, shims=DEEPSPEED)
+    assert code == 1 and told["edited"]["verdict"] == "REFUTED", (told["gap"], told["unseen"])
+    assert mass is None or told["edited"]["counterexample"]["mass"] == mass

@@ -54,9 +54,10 @@ def names(table: str) -> Iterator[str]:
     import ast
     from pathlib import Path
 
-    for file, before in (("set_ups", ""), ("hand_written", "megatron: ")):
+    for file, before, of in (("set_ups", "", table), ("hand_written", "megatron: ", table),
+                             ("hand_written", "flat copies: ", {"WRONG": "FLAT"}.get(table, ""))):
         for node in ast.parse((Path(__file__).parent / f"{file}.py").read_text()).body:
-            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == table:
+            if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == of:
                 assert isinstance(node.value, ast.Dict)
                 yield from (f"{before}{k.value}" for k in node.value.keys if isinstance(k, ast.Constant))
 

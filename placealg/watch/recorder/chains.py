@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,19 +19,57 @@ Step = tuple[str, int]
 """("message", its index) or ("scale", the number of the node)."""
 
 
-def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]:
-    """The summands of a region's elements, and what is wrong with them; "" where every element is alike."""
+Begun = tuple[int, torch.Tensor, torch.Tensor, torch.Tensor, tuple[Step, ...]]
+"""(node, places in it, factors, places in the region, steps since): elements at which a walk ends."""
+
+PASSED = ("sum", "scaled", "read", "message")
+"""Kinds of nodes through which an element is followed back to what it was."""
+
+
+def walk(recorder: Recorder, region: Region, through: Sequence[str] = PASSED,
+         scaled: dict[tuple[Step, ...], list[torch.Tensor]] | None = None) -> Iterator[Begun]:
+    """Where the elements of a region come from, through nodes of the kinds that are named; zeros come from nowhere.
+
+    What a peer gave to a message ends at the message. `scaled` keeps the places in every product that was passed.
+    """
     origin, factor = (t.contiguous().flatten() for t in region)
-    counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor] = {}
     todo: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Step, ...]]] = [
         (origin, factor, torch.arange(origin.numel()), ())]
     while todo:
         here, times, places, steps = todo.pop()
         for number in nodes_of(here):
             chosen = (here >> PLACES) == number
-            where = here[chosen] & _MASK
-            todo += _onward(recorder.nodes[number], number, where, times[chosen], places[chosen], steps, counts,
-                            origin.numel())
+            node, where, counted, at = recorder.nodes[number], here[chosen] & _MASK, times[chosen], places[chosen]
+            if node.kind == "zero":
+                continue
+            if node.kind not in through or (node.kind == "message" and (node.start < 0 or not node.sources)):
+                yield number, where, counted, at, steps
+            elif node.kind == "message":
+                after, source, own = (*steps, ("message", node.message)), node.sources[0], torch.ones_like(where) > 0
+                if node.chunk:
+                    inner = where - node.start
+                    own = (inner >= 0) & (inner < node.chunk)
+                    where = torch.where(own, inner, 0)
+                else:
+                    where = where + node.start
+                if not bool(own.all()):
+                    yield number, where[~own], counted[~own], at[~own], after
+                where = where[own]
+                todo.append((source[0][where], source[1][where] * counted[own] * node.value, at[own], after))
+            else:
+                after = (*steps, ("scale", number)) if node.kind == "scaled" else steps
+                if node.kind == "scaled" and scaled is not None:
+                    scaled.setdefault(after, []).append(where)
+                todo += [(s[0].flatten()[where], s[1].flatten()[where] * counted, at, after) for s in node.sources]
+
+
+def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]:
+    """The summands of a region's elements, and what is wrong with them; "" where every element is alike."""
+    size = region[0].numel()
+    counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor] = {}
+    scaled: dict[tuple[Step, ...], list[torch.Tensor]] = {}
+    for number, _, times, places, steps in walk(recorder, region, scaled=scaled):
+        _count(counts, (number, steps), places, times, size)
     alike: dict[tuple[Any, ...], torch.Tensor] = {}
     first: dict[tuple[Any, ...], tuple[int, tuple[Step, ...]]] = {}
     for (number, times_, steps), each in counts.items():  # parts of a tensor that ops of one kind made are one summand
@@ -45,38 +83,13 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
         node = recorder.nodes[number]
         held = int((each > 0).sum())
         often = int(each.max())
-        if held != origin.numel() or int(each.min()) != often:
-            wrong = wrong or f"{held} of {origin.numel()} elements come from {node.name}"
-        hops = tuple(_hop(recorder, step, region) for step in reversed(steps))
+        if held != size or int(each.min()) != often:
+            wrong = wrong or f"{held} of {size} elements come from {node.name}"
+        hops = tuple(_hop(recorder, step, scaled.get(steps[:k + 1], [])) for k, step in reversed(
+            list(enumerate(steps))))
         terms += [Term(*_begin(node), node.task, key[-2], hops, held, node.module)] * often
     order = sorted(terms, key=lambda t: (t.begin, t.microbatch, t.what, t.factor))
     return tuple(order), wrong
-
-
-def _onward(node: Node, number: int, where: torch.Tensor, times: torch.Tensor, places: torch.Tensor,
-            steps: tuple[Step, ...], counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor],
-            size: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Step, ...]]]:
-    """What the elements that a node made come from; counts those with which a chain begins."""
-    if node.kind == "zero":
-        return []
-    if node.kind in ("sum", "scaled", "read"):
-        after = (*steps, ("scale", number)) if node.kind == "scaled" else steps
-        return [(s[0].flatten()[where], s[1].flatten()[where] * times, places, after) for s in node.sources]
-    if node.kind == "message" and node.start >= 0 and node.sources:
-        source = node.sources[0]
-        own = torch.ones_like(where, dtype=torch.bool)
-        if node.chunk:
-            inner = where - node.start
-            own = (inner >= 0) & (inner < node.chunk)
-            where = torch.where(own, inner, 0)
-        else:
-            where = where + node.start
-        after = (*steps, ("message", node.message))
-        _count(counts, (number, after), places[~own], times[~own], size)
-        where = where[own]
-        return [(source[0][where], source[1][where] * times[own] * node.value, places[own], after)]
-    _count(counts, (number, steps), places, times, size)
-    return []
 
 
 def _count(counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor], key: tuple[int, tuple[Step, ...]],
@@ -96,14 +109,16 @@ def _begin(node: Node) -> tuple[str, str]:
     return UNSEEN, node.name
 
 
-def _hop(recorder: Recorder, step: Step, region: Region) -> Hop:
+def _hop(recorder: Recorder, step: Step, where: Sequence[torch.Tensor]) -> Hop:
+    """A collective, or a product with a tensor of which the elements at some places are meant."""
     kind, number = step
     if kind == "message":
         message = recorder.messages[number]
         return Hop(message.verb, message.axes, message.op, number, line=message.line)
     node = recorder.nodes[number]
-    sources = {(n, int((flat := node.sources[0][0].flatten())[(flat >> PLACES) == n].min()) & _MASK,
-                int(flat[(flat >> PLACES) == n].max()) & _MASK) for n in nodes_of(node.sources[0][0])}
+    meant = node.sources[0][0].flatten()[torch.cat(list(where))]
+    sources = {(n, int((of := meant[(meant >> PLACES) == n].bitwise_and(_MASK)).min()), int(of.max()))
+               for n in nodes_of(meant)}
     paths, counts, through, shares = ancestors(recorder, node.scalar, sources)
     norm = tuple(("", axes) for axes in sorted(paths))
     return Hop("scale", message=node.scalar, factor=node.value, norm=norm, counts=counts, through=through,
@@ -150,7 +165,7 @@ def update_hops(recorder: Recorder, region: Region, name: str) -> tuple[tuple[Ho
     published: set[tuple[int, ...]] = set()
     stale = False
     for number in nodes_of(region[0]):
-        kind = _walk_update(recorder, number, name, paths, published)
+        kind = walk_update(recorder, number, name, paths, published)
         stale = stale or kind == "param"
         if kind == "unseen":
             return (), (), False, recorder.nodes[number].name
@@ -159,16 +174,17 @@ def update_hops(recorder: Recorder, region: Region, name: str) -> tuple[tuple[Ho
                  for p in paths}
         if len(kinds) > 1:
             return (), (), True, "the optimizer reads the gradient reduced and not reduced"
-    inside, after = _hops_of(recorder, paths), _hops_of(recorder, published)
+    inside, after = hops_of(recorder, paths), hops_of(recorder, published)
     return inside, after, bool(paths or published) and not stale, ""
 
 
-def _hops_of(recorder: Recorder, paths: set[tuple[int, ...]]) -> tuple[Hop, ...]:
+def hops_of(recorder: Recorder, paths: set[tuple[int, ...]]) -> tuple[Hop, ...]:
+    """The messages on a way, as hops."""
     return tuple(Hop(m.verb, m.axes, m.op, i, line=m.line) for i in min(paths, default=())
                  for m in (recorder.messages[i],))
 
 
-def _walk_update(recorder: Recorder, number: int, name: str, paths: set[tuple[int, ...]],
+def walk_update(recorder: Recorder, number: int, name: str, paths: set[tuple[int, ...]],
                  published: set[tuple[int, ...]]) -> str:
     """Collect the messages on every way from an updated value back to its gradient; say where it began."""
     top = recorder.nodes[number]

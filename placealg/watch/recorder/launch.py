@@ -1,8 +1,9 @@
 """One rank of `placealg watch`: run a script, record one of its training steps, write it down, and end.
 
 The model is the outermost module that runs and whose parameters train. A step lasts from the end of one optimizer's
-step to the first forward after the next one's. Nothing of the script is changed: modules, optimizers and torch's
-dispatcher tell what happens.
+step to the first forward after the next one's; what a wrapper still does to bring new weights home before the model
+runs is of the step before. Nothing of the script is changed: modules, optimizers and torch's dispatcher tell what
+happens.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Launch:
         self.block: Any = None
         self.observation: Observation | None = None
         self.stepped = False
+        self.begun = False
 
     def start(self) -> None:
         """Hear modules and optimizers."""
@@ -41,6 +43,9 @@ class Launch:
         def heard(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self.depth == 0 and self.stepped:
                 self.finish()
+            if self.depth == 0 and self.observation is not None and not self.begun:
+                self.begun = True
+                self.observation.begin_again()
             if self.depth == 0 and self.block is None and module not in self.roots and any(
                     p.requires_grad for p in module.parameters()):
                 self.roots.append(module)
@@ -55,8 +60,8 @@ class Launch:
 
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has ended its step."""
-        if self.block is not None:
-            self.stepped = True
+        if self.block is not None:  # before a module ran it is a part of the step before
+            self.stepped = self.begun
             return
         self.steps += 1
         if self.roots:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -20,9 +20,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.errors import InputError
 from placealg.watch.recorder.chains import ancestors, live_messages, moved, terms_of, update_hops
+from placealg.watch.recorder.copies import Copies, Update
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
-from placealg.watch.recorder.shadows import _bytes
+from placealg.watch.recorder.parameters import local, plain_name, split_over, whole_shape
+from placealg.watch.recorder.shadows import _bytes, nodes_of
 from placealg.watch.seen import BUFFER, FOREIGN, Chain, Hop, RankSeen, Seed, Seen, Term
 
 
@@ -31,6 +33,7 @@ class Observation:
 
     def __init__(self) -> None:
         self._seen: Seen | None = None
+        self._again: Callable[[], None] | None = None
 
     @property
     def seen(self) -> Seen:
@@ -38,6 +41,11 @@ class Observation:
         if self._seen is None:
             raise InputError("nothing is recorded before the block of observe(...) has ended")
         return self._seen
+
+    def begin_again(self) -> None:
+        """What has brought new weights since the block began belongs to the step before."""
+        if self._again is not None:
+            self._again()
 
 
 @contextmanager
@@ -54,6 +62,7 @@ def observe(model: nn.Module | Sequence[nn.Module], mesh: DeviceMesh | Mapping[s
     recorder, watched = Recorder(axes_of, rank), Watched(model)
     observation, began = Observation(), time.monotonic()
     watched.begin(recorder)
+    observation._again = lambda: watched.begin_again(recorder)
     with _patched(recorder, watched.models), watched.hooks(recorder), recorder:
         yield observation
     watched.end(recorder)
@@ -88,6 +97,7 @@ class Watched:
         if not self.parameters:
             raise InputError("the model has no parameter that trains")
         self.read: dict[str, tuple[tuple[Term, ...], str]] = {}
+        self.copies = Copies(self.parameters)
         self.start: dict[str, str] = {}
         self.optimizer = ""
 
@@ -96,7 +106,7 @@ class Watched:
         for name, buffer in ((n, b) for part in self.models for n, b in part.named_buffers() if b.numel()):
             recorder.shadows.made_by(recorder.add(Node("buffer", f"{BUFFER}{plain_name(name)}")), local(buffer))
         for name, parameter in self.parameters.items():
-            mine = local(parameter.detach())
+            mine = local(parameter).detach()
             recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
             recorder.shadows.keep_sum(mine)
             self.start[name] = f"{_bytes(mine.clone()) & (2**64 - 1):016x}"
@@ -105,6 +115,20 @@ class Watched:
                 recorder.shadows.made_by(recorder.add(Node("earlier", "the gradient of an earlier step")), local(grad))
                 recorder.shadows.keep_sum(local(grad))
 
+    def begin_again(self, recorder: Recorder) -> None:
+        """Take parameters as they stand now for what the step begins with, and forget what brought them here."""
+        with _disable_current_modes():
+            every = {n: local(p).detach() for n, p in self.parameters.items()}
+            recorder.forget(live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
+            self.read.clear()
+            self.copies.clear()
+            for name, mine in every.items():
+                recorder._check([mine], None)
+                kinds = {recorder.nodes[n].kind for n in nodes_of(recorder.shadows.region(mine)[0])}
+                if kinds != {"param"} and "unknown" not in kinds:
+                    recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
+                    self.start[name] = f"{_bytes(mine.clone()) & (2**64 - 1):016x}"
+
     @contextmanager
     def hooks(self, recorder: Recorder) -> Iterator[None]:
         """Hear when an optimizer begins and ends its step."""
@@ -112,17 +136,19 @@ class Watched:
             recorder.in_optimizer += 1
             self.optimizer = type(optimizer).__name__.lower()  # of nested ones the innermost: it is what updates
             own = {id(p) for p in self.parameters.values()}
-            if not own & {id(p) for group in optimizer.param_groups for p in group["params"]}:
-                recorder.unknown.setdefault(FOREIGN, "")
-            if recorder.in_optimizer == 1:
-                with _disable_current_modes():
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
+            with _disable_current_modes():
+                if not own & {id(p) for p in trained}:
+                    self.copies.read(recorder, trained)
+                elif recorder.in_optimizer == 1:
                     self.reads(recorder)
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.in_optimizer -= 1
             recorder.updated = True
 
-        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after),
+                   *self.copies.listen(recorder)]
         try:
             yield
         finally:
@@ -148,21 +174,27 @@ class Watched:
 
     def end(self, recorder: Recorder) -> None:
         """Look whether there was a step, and whether memory was written behind the dispatcher."""
-        if not self.read:
+        if not self.read and not self.copies.tensors:
             raise InputError("the step never called an optimizer: a training step ends with optimizer.step()")
+        if self.copies.lost or (self.read and self.copies.tensors):
+            recorder.unknown.setdefault(FOREIGN, "")
+        self.copies.check(recorder)
         for parameter in self.parameters.values():
-            recorder._check([local(parameter.detach())], None)
+            recorder._check([local(parameter).detach()], None)
 
     def rank_seen(self, recorder: Recorder, rank: int, place: Mapping[str, int], seconds: float) -> RankSeen:
         """What this rank did."""
         chains = [self.chain(recorder, name, p) for name, p in self.parameters.items()]
+        if self.copies.tensors and FOREIGN not in recorder.unknown:
+            given = self.copies.given(recorder)
+            chains = [replace(c, given=given[c.parameter][0], unseen=c.unseen or given[c.parameter][1]) for c in chains]
         messages = list(recorder.messages)
         for chain in chains:
-            for index in sorted(moved(chain.terms) | {h.message for h in chain.new}):
+            for index in sorted(moved((*chain.terms, *chain.given)) | {h.message for h in chain.new}):
                 if chain.parameter not in messages[index].carries:
                     messages[index] = replace(messages[index], carries=(*messages[index].carries, chain.parameter))
-        regions = [recorder.shadows.region(local(p.detach())) for p in self.parameters.values()]
-        live = live_messages(recorder, regions)
+        regions = [recorder.shadows.region(local(p).detach()) for p in self.parameters.values()]
+        live = live_messages(recorder, regions) | {k for c in chains for k in moved(c.given)}
         messages = [replace(m, live=m.index in live or (m.verb in ("send", "recv") and bool(m.module)))
                     for m in messages]  # what a module passes on may reach nothing here, and a gradient elsewhere
         seeds = []
@@ -173,6 +205,14 @@ class Watched:
         unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
         return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3))
 
+    def copied(self, recorder: Recorder, name: str) -> tuple[int, tuple[Term, ...], str, Update]:
+        """(elements whose copies this rank updates, what they read, what is wrong, their update) of one parameter."""
+        claim, update = self.copies.claims.get(name), self.copies.update(recorder, name)
+        if claim is None:
+            return 0, (), "", update
+        wrong = "a copy of it with other numbers, which the optimizer updates" if claim.apart else claim.wrong
+        return claim.here.numel(), claim.terms, wrong, update
+
     @staticmethod
     def scale(recorder: Recorder, number: int) -> Hop:
         """The product with a 0-dim tensor that a node is, with what the tensor depends on."""
@@ -182,9 +222,13 @@ class Watched:
 
     def chain(self, recorder: Recorder, name: str, parameter: Tensor) -> Chain:
         """The chain of one parameter."""
-        mine = local(parameter.detach())
+        mine = local(parameter).detach()
         terms, wrong = self.read.get(name, ((), ""))
-        inside, new, updated, unseen = update_hops(recorder, recorder.shadows.region(mine), name)
+        owned = -1
+        if self.copies.tensors and FOREIGN not in recorder.unknown:
+            owned, terms, wrong, (inside, new, updated, unseen) = self.copied(recorder, name)
+        else:
+            inside, new, updated, unseen = update_hops(recorder, recorder.shadows.region(mine), name)
         if inside:
             terms = tuple(replace(t, hops=(*t.hops, *inside)) for t in terms)
         terms = tuple(replace(t, hops=tuple(replace(h, norm=tuple((name, a) for _, a in h.norm)) for h in t.hops))
@@ -193,19 +237,10 @@ class Watched:
         if isinstance(parameter, DTensor):
             names = parameter.device_mesh.mesh_dim_names or ()
             shard = tuple(a for a, p in zip(names, parameter.placements, strict=False) if not p.is_replicate())
-        return Chain(name, mine.numel(), tuple(parameter.shape), shard, terms, new, updated, self.start[name],
-                     self.tied.get(name, ()), wrong or unseen)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-
-
-def plain_name(name: str) -> str:
-    """A parameter's name without what wrappers add."""
-    parts = [p for p in name.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")]
-    return ".".join(parts[1:] if parts[0] == "module" else parts)
+        elif ranks := split_over(parameter):
+            shard = recorder.axes(ranks)
+        return Chain(name, mine.numel(), tuple(whole_shape(parameter)), shard, terms, new, updated, self.start[name],
+                     self.tied.get(name, ()), wrong or unseen, owned, (), isinstance(parameter, DTensor) or bool(shard))
 
 
 def _mesh(mesh: DeviceMesh | Mapping[str, int] | None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from placealg.errors import InputError
-from placealg.watch.recorder.observe import plain_name
+from placealg.watch.recorder.parameters import plain_name
 
 
 @dataclass

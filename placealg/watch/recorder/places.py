@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard, _StridedShard
 
-from placealg.watch.recorder.observe import local
+from placealg.watch.recorder.parameters import local
 
 
 def place_of(name: str, parameter: Tensor, wholes: Mapping[str, Tensor]) -> Tensor | str:
@@ -73,7 +73,7 @@ def copied(parameters: Mapping[str, Tensor], places: Mapping[str, Tensor | str],
 
     These get the numbers of the first rank that holds them.
     """
-    own = {n: (places[n], local(p.detach()).flatten()) for n, p in parameters.items()
+    own = {n: (places[n], local(p).detach().flatten()) for n, p in parameters.items()
            if isinstance(places[n], Tensor)}
     every: list[Any] = [own]
     if dist.is_initialized() and dist.get_world_size() > 1:
@@ -94,6 +94,6 @@ def copied(parameters: Mapping[str, Tensor], places: Mapping[str, Tensor | str],
         for name in apart:  # weights are measured where replicas are equal
             place = places.get(name)
             if isinstance(place, Tensor):
-                mine = local(parameters[name].detach())
+                mine = local(parameters[name]).detach()
                 mine.copy_(wholes[name].detach().view(-1)[place].view(mine.shape))
     return tuple(apart)

@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from placealg.errors import InputError
-from placealg.watch.recorder.observe import Watched, local, plain_name
+from placealg.watch.recorder.observe import Watched
+from placealg.watch.recorder.parameters import local, plain_name
 from placealg.watch.recorder.parts import Parts, parts_of
 from placealg.watch.recorder.places import copied, held, place_of
 from placealg.watch.seen import CLIPPED, SECOND, UNCLIPPED, Probe, Weight
@@ -85,7 +86,8 @@ def weigh(step: Callable[[], object], model: nn.Module | Sequence[nn.Module], re
         apart = copied(watched.parameters, places, wholes)
         grads = gradients(step, watched.parameters, factor)
         parts = parts_of(reference.model, reference.losses, reference.batch, ranks)
-        weights = tuple(weight(n, grads[n], place, parts) for n, place in places.items())
+        weights = tuple(weight(n, grads[n], place, parts) if grads else Weight(
+            n, note="what the optimizer reads is a copy's gradient") for n, place in places.items())
         found.append(Probe(name, parts.norm * factor, weights, apart, reference.clip))
     return tuple(found)
 
@@ -96,8 +98,15 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
     With it the places of its elements, where it is not placed as its parameter is.
     """
     read: dict[str, tuple[Tensor, Tensor | None] | None] = {}
+    own, copies = {id(p) for p in parameters.values()}, []
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        if not own & {id(p) for p in trained}:
+            for each in trained:
+                if each.grad is not None:
+                    copies.append(local(each.grad).detach().div_(factor))
+            return
         for name, parameter in parameters.items():
             if read.get(name) is None:
                 grad = parameter.grad
@@ -111,7 +120,7 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
             step()
     finally:
         handle.remove()
-    if not read:
+    if not read and not copies:
         raise InputError("the step never called an optimizer: a training step ends with optimizer.step()")
     return read
 

@@ -1,0 +1,48 @@
+"""What a rank holds of a parameter, and where that stands in the whole, as wrappers say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import Size, Tensor
+from torch.distributed.tensor import DTensor
+
+
+def local(tensor: Any) -> Tensor:
+    """What this rank holds of a tensor: of a DTensor, or of a parameter that DeepSpeed's ZeRO-3 splits, its part."""
+    if isinstance(tensor, DTensor):
+        return tensor._local_tensor
+    whole: Tensor = tensor
+    part: Tensor | None = getattr(tensor, "ds_tensor", None)
+    if part is None:
+        return whole
+    return part.detach().flatten()[:max(int(tensor.ds_numel) - first_place(tensor), 0)]  # the last part is padded
+
+
+def first_place(parameter: Any) -> int:
+    """The place in the whole parameter, flat, of the first element of a part that ZeRO-3 of DeepSpeed split off."""
+    part = getattr(parameter, "ds_tensor", None)
+    return 0 if part is None else int(part.ds_numel) * dist.get_rank(parameter.ds_process_group)
+
+
+def whole_shape(parameter: Any) -> Size:
+    """The shape of the whole parameter, wherever it rests."""
+    shape: Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape
+
+
+def split_over(parameter: Any) -> tuple[int, ...]:
+    """The ranks over which ZeRO-3 of DeepSpeed splits a parameter; () of any other."""
+    part = getattr(parameter, "ds_tensor", None)
+    return () if part is None else tuple(dist.get_process_group_ranks(parameter.ds_process_group))
+
+
+def plain_name(name: str) -> str:
+    """A parameter's name without what wrappers add.
+
+    >>> plain_name("module.layers.0._fsdp_wrapped_module.norm.weight")
+    'layers.0.norm.weight'
+    """
+    parts = [p for p in name.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")]
+    return ".".join(parts[1:] if parts[0] == "module" else parts)

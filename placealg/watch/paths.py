@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from placealg.step.event import LOOPED, Event, takes_part
 from placealg.step.program import Step
 from placealg.watch.differences import Difference, Table, Tally, Unseen
-from placealg.watch.expected import Route, norm_axes
+from placealg.watch.expected import Route, norm_axes, positions
 from placealg.watch.names import Named
 from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Chain, Hop, RankSeen, Seed, Seen, Term
 from placealg.watch.weights import Measured
@@ -31,6 +32,7 @@ class Paths:
         self.scalars = clips if len(clips) == 1 else set()
         self.summed = {a for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale"
                        for _, axes in h.norm for a in axes}
+        self.where = positions(self.m)
         self.counts = {**self.sizes, "m": self.m}
         self.values = {name: float(n) for name, n in self.counts.items()}
 
@@ -89,17 +91,17 @@ class Paths:
     def reductions(self, chain: Chain, route: Route) -> Iterator[Difference]:
         """Axes over which contributions are summed, against those of the program."""
         name, group = chain.parameter, route.group.name
-        want = [a for e in route.reductions for a in e.axes if self.sizes[a] > 1]
         for term in chain.terms:
             if term.begin != BACKWARD:
                 continue
             hops = _reducing(term)
+            want = [a for e in route.reductions for a in e.axes * self._times(e, term.microbatch) if self.sizes[a] > 1]
             got = [a for h in hops for a in h.axes]
             if sorted(got) == sorted(want):
                 continue
             missing = [a for a in want if got.count(a) < want.count(a)]
             extra = [a for a in got if got.count(a) > want.count(a)]
-            edits = self._axes_edits(route, missing, extra, self._ratio(term, route))
+            edits = self._again(chain, route) or self._axes_edits(route, missing, extra, self._ratio(term, route))
             over = f"reduced over {_listed(got)}" if got else "not reduced"
             line = hops[-1].line if hops else ""
             yield Difference("axes", group, f"{name}: its gradient is {over}; the program reduces it over "
@@ -141,6 +143,27 @@ class Paths:
                     self.tally.legal.setdefault(
                         f"reduction over {axis}, {often}", f"gradients are reduced over {axis} {often}, "
                         f"where the program says {'every microbatch' if each else 'once per step'}: a sum of sums")
+
+    def _times(self, event: Event, microbatch: int) -> int:
+        """How often an event happens to what a microbatch gives: what acts on the sum meets all that was added before.
+
+        Sums that a microbatch's backward reduces were those of the microbatches before it, too.
+        """
+        if event.phase not in LOOPED or not 0 <= microbatch < self.m:
+            return 1
+        after = range(microbatch, self.m) if event.value == "grad_sum" else (microbatch,)
+        return sum(takes_part(event.at, self.where[k]) for k in after)
+
+    def _again(self, chain: Chain, route: Route) -> tuple[Table, ...]:
+        """The edits by which every microbatch reduces what is accumulated so far, if that is what a chain shows."""
+        found: list[Table] = []
+        for event in route.late:
+            axes = [a for a in event.axes if self.sizes[a] > 1]
+            often = {t.microbatch: {sum(a in h.axes for h in _reducing(t)) for a in axes} for t in chain.terms
+                     if t.begin == BACKWARD}
+            if self.m > 1 and often == {k: {self.m - k} for k in range(self.m)} and route.accumulate:
+                found.append({"move": event.path, "after": route.accumulate.path, "to": "I"})
+        return tuple(found)
 
     def _axes_edits(self, route: Route, missing: list[str], extra: list[str], ratio: float) -> tuple[Table, ...]:
         """Edits that drop axes, or reduce over them once more: as a mean where tokens count a size less for it."""
@@ -191,7 +214,7 @@ class Paths:
         events = self.step.events
         found = 1.0
         for event in (*route.reductions, *route.scales):
-            found /= self._size(event.axes) if event.op == "mean" else 1.0
+            found /= self._size(event.axes) ** self._times(event, seed.microbatch) if event.op == "mean" else 1.0
             found /= float(event.divisor.evaluate(self.counts))
         if seed.factor is None:
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -220,6 +221,30 @@ class MeanOverTp(Megatron):
         super().reduce()
         for p in self.whole():
             p.grad.div_(self.size("tp"))
+
+
+class Again(Megatron):
+    """What is accumulated so far is summed over tp after every microbatch, as if it were that one's gradient."""
+
+    def microbatch(self, sent: Any, batch: Any, last: bool) -> None:
+        super().microbatch(sent, batch, last)
+        for p in self.whole():
+            dist.all_reduce(p.grad, group=self.tp)
+
+    def reduce(self) -> None:
+        for p in self.model.parameters():
+            dist.all_reduce(p.grad, group=self.dp)
+            p.grad.div_(self.size("dp"))
+
+
+class OtherStart(Megatron):
+    """What is whole on every rank of tp starts from other numbers on each."""
+
+    def apply(self) -> None:
+        super().apply()
+        with torch.no_grad():
+            for p in self.whole():
+                p.mul_(1 + self.at("tp"))
 
 
 class OwnPart(Megatron):
@@ -475,6 +500,39 @@ class FlatOther(Flat):
             self.copy.mul_(2)
 
 
+class FlatEarly(Flat):
+    """New values are gathered before they are made."""
+
+    def step(self, sent: Any, batches: Any) -> None:
+        self.optimizer.step = self.early(self.optimizer.step)
+        System.step(self, sent, batches)
+        del self.optimizer.step
+
+    def early(self, step: Any) -> Any:
+        def late() -> None:
+            self.publish()
+            step()
+        return late
+
+
+class FlatBehind(Flat):
+    """The copy is written through ctypes when it has been updated."""
+
+    def publish(self) -> None:
+        ctypes.memset(self.copy.data_ptr(), 0, 8)
+        super().publish()
+
+
+class FlatStale(Flat):
+    """Parameters keep the gradients of earlier steps."""
+
+    def reduce(self) -> None:
+        kept = [p.grad.clone() for p in self.every]
+        super().reduce()
+        for p, grad in zip(self.every, kept, strict=True):
+            p.grad = grad
+
+
 class FlatKept(Flat):
     """What other ranks update, this one gives them no gradient of."""
 
@@ -486,8 +544,9 @@ class FlatKept(Flat):
 
 FLAT: Mapping[str, tuple[type[Flat], str]] = {
     "not published": (FlatUnpublished, "update"), "norm of a part": (FlatOwnNorm, "norm"),
-    "sum for mean": (FlatSummed, "scale"), "shifted": (FlatShifted, ""), "halves swapped": (FlatSwapped, ""),
-    "other numbers": (FlatOther, ""), "gradients kept back": (FlatKept, ""),
+    "sum for mean": (FlatSummed, "scale"), "published before the update": (FlatEarly, "update"),
+    "gradients not cleared": (FlatStale, "stale"), "shifted": (FlatShifted, ""), "halves swapped": (FlatSwapped, ""),
+    "other numbers": (FlatOther, ""), "gradients kept back": (FlatKept, ""), "written through ctypes": (FlatBehind, ""),
 }
 """The same of flat copies; without a kind of difference what is wrong is UNSEEN."""
 
@@ -497,6 +556,6 @@ WRONG: Mapping[str, tuple[type[Megatron], str]] = {
     "sum for mean": (NotAveraged, "scale"), "mean over tp": (MeanOverTp, "scale"), "norm of a part": (OwnPart, "norm"),
     "norm over the other axis": (OtherAxis, "norm"), "replicas counted in the norm": (CountedTwice, "norm"),
     "counted on the first of dp": (OnFirstAlone, "norm"), "parts not summed": (NotSummed, "message"),
-    "input's gradient not reduced": (InputNotReduced, "message"),
+    "input's gradient not reduced": (InputNotReduced, "message"), "other start": (OtherStart, "replicas differ"),
 }
 """What is wrong -> the class that does it, and the kind of difference that is found."""

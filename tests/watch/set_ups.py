@@ -328,6 +328,30 @@ class ClippedByNumber(Hand):
             grad.mul_(factor)
 
 
+class FsdpBehind(Fsdp):
+    def step(self, sent: Any, batches: Any) -> None:
+        super().step(sent, batches)
+        self.model.head.norm.weight.to_local().detach().numpy()[:] *= 2
+
+
+class HsdpOtherNorm(Hsdp):
+    """The norm is summed over the axis along which gradients are whole, not over the one that shards them."""
+
+    def clip(self) -> None:
+        grads = [p.grad.to_local() for p in self.model.parameters()]
+        total = nn.utils.get_total_norm(grads) ** 2
+        dist.all_reduce(total, group=self.mesh.get_group("dp_replicate"))
+        factor = (CLIP / (total.sqrt() + 1e-6)).clamp(max=1.0)
+        for grad in grads:
+            grad.mul_(factor)
+
+
+class NoneReduced(Hand):
+    def reduce(self) -> None:
+        for p in self.model.parameters():
+            p.grad.div_(self.size("dp"))
+
+
 class FsdpNotOverMicrobatches(Fsdp):
     def loss(self, x: Any, positions: Any, y: Any) -> Any:
         return super().loss(x, positions, y) * self.trial.m
@@ -606,6 +630,12 @@ WRONG: Mapping[str, SetUp] = {
     "megatron: norms not reduced": wrong(hand.NormsApart, BOTH, "dp*tp_sp", "axes", ratio="1/tp", m=1),
     **{f"megatron: {what}": wrong(kind, BOTH, "dp*tp_sp", differs, "", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.WRONG.items()},
+    "megatron: summed again in every microbatch": wrong(hand.Again, BOTH, "dp*tp_sp", "axes"),
+    "hsdp: norm over the replicas": wrong(HsdpOtherNorm, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
+                                          "norm", "", m=1, clip=True),
+    "fsdp2: written through numpy": wrong(FsdpBehind, DP, "zero3", "", "", verdict="UNSEEN", m=1),
+    "fsdp2: weights gathered in other bytes": wrong(Fsdp, DP, f"{FILES}/fsdp2_mixed.toml", "types", "PROVED", m=1),
+    "by hand: not one of them reduced": wrong(NoneReduced, DP, "dp", "axes"),
     **{f"flat copies: {what}": wrong(kind, DP, "zero1", differs, "REFUTED" if differs else "", FLAT_RATIOS.get(what),
                                      "DIFFERS" if differs else "UNSEEN", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.FLAT.items()},

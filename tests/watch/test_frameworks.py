@@ -19,13 +19,13 @@ MODEL = str(FOLDER / "llama.json")
 Run = Callable[..., Outcome]
 
 
-def watched(placealg: Run, strategy: str, mesh: str, script: str, *words: str, shims: tuple[str, ...] = ()
-            ) -> tuple[int, dict[str, Any]]:
+def watched(placealg: Run, strategy: str, mesh: str, script: str, *words: str, shims: tuple[str, ...] = (),
+            model: str = "llama.json") -> tuple[int, dict[str, Any]]:
     """(exit code, the verdict as JSON) of a script of frameworks/."""
     if strategy.endswith(".toml"):
         strategy = str(FOLDER / strategy)
-    got = placealg("watch", strategy, "--mesh", mesh, "--model", MODEL, "--format", "json", "--no-timing", "--limit",
-                   "500", *(w for s in shims for w in ("--shim", s)), "--", str(FOLDER / script), *words)
+    got = placealg("watch", strategy, "--mesh", mesh, "--model", str(FOLDER / model), "--format", "json", "--no-timing",
+                   "--limit", "500", *(w for s in shims for w in ("--shim", s)), "--", str(FOLDER / script), *words)
     assert not got.err, got.err
     return got.code, json.loads(got.out)
 
@@ -64,11 +64,27 @@ def test_a_callback_records_a_step_of_a_trainer(strategy: str, code: int) -> Non
     assert ("AssertionError: the Trainer RUNS AS" in done.stderr) == bool(code)
 
 
-def test_a_plan_of_transformers_is_tensor_parallel(placealg: Run) -> None:
-    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py")
+@pytest.mark.parametrize("model", ["llama.json", "qwen3.json"])
+def test_a_plan_of_transformers_is_tensor_parallel(model: str, placealg: Run) -> None:
+    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py", model, model=model)
     assert code == 0 and told["verdict"] == "CONFORMS", told["differences"]
-    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py", "--norms")
+    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py", model, "--norms", model=model)
     assert code == 1 and ratio(told) == "tp"
+
+
+def test_norms_of_heads_that_the_plan_leaves_out(placealg: Run) -> None:
+    """Each rank sees its own heads: without its entries in the plan a norm's gradient is a part of it."""
+    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py", "qwen3.json", "--heads", model="qwen3.json")
+    assert code == 1 and ratio(told) == "1/tp"
+
+
+def test_norms_of_heads_are_reduced_again_in_every_microbatch(placealg: Run) -> None:
+    """What `replicated_with_grad_allreduce` reduces in every backward is the sum so far, which was reduced before."""
+    code, told = watched(placealg, "hf_tp.toml", "tp=2", "hf_tp.py", "qwen3.json", "--twice", model="qwen3.json")
+    assert code == 1 and told["edited"]["verdict"] == "REFUTED", told["gap"]
+    assert {d["kind"] for d in told["differences"]} == {"axes"} and all("_norm" in n for d in told["differences"]
+                                                                       for n in d["parameters"])
+    assert "tensor_parallel.py" in told["differences"][0]["line"]
 
 
 SHIMS = ("scaled dot product attention for flex attention, which is compiled", "sums are forced: gloo has no sum that "
@@ -127,8 +143,8 @@ def test_deepspeed_trains_flat_copies_of_its_own(strategy: str, stage: str, plac
 
 
 @pytest.mark.parametrize(("strategy", "stage", "fault", "mass"), [
-    ("deepspeed_1.toml", "1", "--summed", "dp"), ("deepspeed_1.toml", "1", "--unpublished", None),
-    ("zero3", "3", "--summed", "dp"), ("zero3", "3", "--norm", "1/dp")])
+    ("deepspeed_1.toml", "1", "--twice", "m"), ("deepspeed_1.toml", "1", "--unpublished", None),
+    ("zero3", "3", "--twice", "m"), ("zero3", "3", "--norm", "1/dp")])
 def test_deepspeed_with_a_fault(strategy: str, stage: str, fault: str, mass: str | None, placealg: Run) -> None:
     code, told = watched(placealg, strategy, "dp=2", "deepspeed_zero.py", stage, fault, shims=DEEPSPEED)
     assert code == 1 and told["edited"]["verdict"] == "REFUTED", (told["gap"], told["unseen"])

@@ -1,6 +1,6 @@
 """DeepSpeed's engine on CPUs: ZeRO of the stage that the words say, clipping, two microbatches; FAULT, if any.
 
---summed: the loss is multiplied by the ranks; --norm: the norm is a rank's own; --unpublished: new weights stay home.
+--twice: the loss is multiplied by the microbatches; --norm: the norm is a rank's own; --unpublished: new weights stay.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ for step in range(3):
     for microbatch in range(2):
         seed = 4 * step + 2 * microbatch + engine.global_rank
         ids = torch.randint(64, (2, 8), generator=torch.Generator().manual_seed(seed))
-        engine.backward(engine(input_ids=ids, labels=ids).loss * (2 if "--summed" in sys.argv else 1))
+        engine.backward(engine(input_ids=ids, labels=ids).loss * (2 if "--twice" in sys.argv else 1))
         engine.step()

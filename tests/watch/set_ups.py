@@ -346,12 +346,6 @@ class HsdpOtherNorm(Hsdp):
             grad.mul_(factor)
 
 
-class NoneReduced(Hand):
-    def reduce(self) -> None:
-        for p in self.model.parameters():
-            p.grad.div_(self.size("dp"))
-
-
 class FsdpNotOverMicrobatches(Fsdp):
     def loss(self, x: Any, positions: Any, y: Any) -> Any:
         return super().loss(x, positions, y) * self.trial.m
@@ -635,7 +629,6 @@ WRONG: Mapping[str, SetUp] = {
                                           "norm", "", m=1, clip=True),
     "fsdp2: written through numpy": wrong(FsdpBehind, DP, "zero3", "", "", verdict="UNSEEN", m=1),
     "fsdp2: weights gathered in other bytes": wrong(Fsdp, DP, f"{FILES}/fsdp2_mixed.toml", "types", "PROVED", m=1),
-    "by hand: not one of them reduced": wrong(NoneReduced, DP, "dp", "axes"),
     **{f"flat copies: {what}": wrong(kind, DP, "zero1", differs, "REFUTED" if differs else "", FLAT_RATIOS.get(what),
                                      "DIFFERS" if differs else "UNSEEN", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.FLAT.items()},

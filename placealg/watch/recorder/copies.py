@@ -20,7 +20,7 @@ from placealg.watch.recorder.chains import hops_of, terms_of, walk, walk_update
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.parameters import first_place, local, whole_shape
-from placealg.watch.recorder.shadows import PLACES, Region
+from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
 from placealg.watch.seen import Hop, Term
 
 Made = tuple[str, Tensor, Tensor]
@@ -62,6 +62,7 @@ class Copies:
         """Forget what was seen."""
         self.gradients: list[tuple[str, Region]] = []
         self.tensors: list[Tensor] = []
+        self.old: set[int] = set()
         self.claims: dict[str, Claim] = {}
         self.lost = False
 
@@ -82,6 +83,7 @@ class Copies:
         """Keep whose gradient each element of the tensors reads, and by which way it came."""
         index = self._index(recorder)
         for tensor in tensors:
+            self.old.update(nodes_of(recorder.shadows.region(local(tensor).detach())[0]))
             if tensor.grad is not None:
                 self._claims(recorder, tensor, local(tensor.grad), index)
 
@@ -192,7 +194,7 @@ class Copies:
         for number, where, times, places, steps in walk(recorder, recorder.shadows.region(mine), ("message",)):
             node, way = recorder.nodes[number], tuple(index for _, index in steps)
             count += places.numel()
-            if node.kind == "param":
+            if node.kind == "param" or number in self.old:
                 stale = True
             elif bool((times != 1).any()):
                 return Update((), (), True, "a number by which new values are multiplied")

@@ -157,12 +157,19 @@ class Paths:
     def _again(self, chain: Chain, route: Route) -> tuple[Table, ...]:
         """The edits by which every microbatch reduces what is accumulated so far, if that is what a chain shows."""
         found: list[Table] = []
+        if self.m == 1 or route.accumulate is None:
+            return ()
         for event in route.late:
-            axes = [a for a in event.axes if self.sizes[a] > 1]
-            often = {t.microbatch: {sum(a in h.axes for h in _reducing(t)) for a in axes} for t in chain.terms
-                     if t.begin == BACKWARD}
-            if self.m > 1 and often == {k: {self.m - k} for k in range(self.m)} and route.accumulate:
+            often = {a: {(t.microbatch, sum(a in h.axes for h in _reducing(t))) for t in chain.terms
+                         if t.begin == BACKWARD} for a in event.axes}
+            again = [a for a in event.axes if often[a] == {(k, self.m - k) for k in range(self.m)}]
+            rest = [a for a in event.axes if a not in again]
+            if again and not rest:
                 found.append({"move": event.path, "after": route.accumulate.path, "to": "I"})
+            elif again:
+                path = f"{route.accumulate.path.removesuffix('accumulate')}reduce[{','.join(again)}]"
+                found += [{"set": event.path, "axes": rest},
+                          {"insert": {"path": path, "op": "sum", "to": "I"}, "after": route.accumulate.path}]
         return tuple(found)
 
     def _axes_edits(self, route: Route, missing: list[str], extra: list[str], ratio: float) -> tuple[Table, ...]:

@@ -349,3 +349,18 @@ def test_names_of_frameworks() -> None:
     assert names_of(["a.7.b"], model, {"a.{}.b": "layer.attn.k.weight"})["a.7.b"].instance == 7
     with pytest.raises(InputError, match="is said to be"):
         names_of(["a"], model, {"a": "layer.q"})
+
+
+def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:
+    """The names are those of the set-ups that are wrong, read without torch."""
+    from test_watch_torch import names as set_ups
+
+    text = Path("docs/watch.md").read_text().partition("## Faults")[2].partition("\n## ")[0]
+    rows = [[c.strip() for c in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("| ")][1:]
+    listed = [name.strip() for _, steps, _ in rows for name in steps.split(";")]
+    wrong = [n for n in (*set_ups("WRONG"), *set_ups("INSIDE")) if n not in (
+        "by hand: loss in a kernel", "by hand: clipped by a number")]
+    assert len(rows) == 35 and len(set(listed)) == len(listed)
+    assert not set(wrong) - set(listed)
+    own = [n for n in listed if n in wrong]
+    assert len(own) == len(wrong) and len({n.partition(":")[0] for n in own}) >= 8

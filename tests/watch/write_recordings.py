@@ -1,11 +1,14 @@
-"""Write the recordings that the default tests judge without torch, or those of some: `write_recordings.py FILE...`."""
+"""Write the recordings that the default tests judge without torch, or those of some: `write_recordings.py FILE...`.
+
+`write_recordings.py --seconds` prints what recording costs, as the table of docs/watch.md.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from set_ups import INSIDE, RIGHT, WRONG, named
+from set_ups import INSIDE, RIGHT, WRONG, named, timed
 
 from placealg.measure import ranks
 
@@ -15,7 +18,21 @@ CHOSEN = {"by_hand": "by hand", "fsdp2": "fsdp2 clipped", "tp_sp": "tp + sp", "n
           "weighed_clipped": "*fsdp2 clipped", "weighed_kernel": "*by hand: kernel divides by 2 as well"}
 """File -> set-up."""
 
+
+def seconds() -> None:
+    """The processor's seconds per rank of a plain step and of one that is recorded, of every right set-up."""
+    print("| set-up | ranks | plain | recorded | times |\n|---|---|---|---|---|")
+    for world in (2, 4):
+        chosen = [n for n, s in RIGHT.items() if s.world == world]
+        for name, answers in zip(chosen, ranks.run(world, timed, chosen, 300.0), strict=True):
+            plain, told = (sum(a[k] for a in answers) / world for k in (0, 1))
+            print(f"| {name} | {world} | {plain:.3f} | {told:.2f} | {told / plain:.0f} |", flush=True)
+
+
 if __name__ == "__main__":
+    if "--seconds" in sys.argv:
+        seconds()
+        sys.exit()
     every = {**RIGHT, **WRONG, **INSIDE}
     chosen = {f: name for f, name in CHOSEN.items() if f in sys.argv[1:] or len(sys.argv) == 1}
     for (file, name), answers in zip(chosen.items(), ranks.run(2, named, list(chosen.values()), 90.0), strict=True):

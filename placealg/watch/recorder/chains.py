@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from placealg.watch.recorder import tables
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
-from placealg.watch.recorder.tables import GRADIENTS
 from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Hop, Term
 
 _MASK = (1 << PLACES) - 1
@@ -102,7 +103,7 @@ def _count(counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor], key:
 
 def _begin(node: Node) -> tuple[str, str]:
     """Where a chain begins: an op of backward that makes gradients, a gradient of an earlier step, or unseen."""
-    if node.kind == "compute" and node.task >= 0 and node.name in GRADIENTS:
+    if node.kind == "compute" and node.task >= 0 and node.name in tables.GRADIENTS:
         return BACKWARD, node.name
     if node.kind == "earlier":
         return EARLIER, node.name
@@ -242,3 +243,13 @@ def live_messages(recorder: Recorder, regions: Sequence[Region]) -> set[int]:
         todo += [p for p, _, _ in node.parents]
         todo += [n for source in node.sources for n in nodes_of(source[0])]
     return found
+
+
+def forget(recorder: Recorder, gone: set[int]) -> None:
+    """Take some messages for ones of an earlier step: what came through them was there before."""
+    kept = [m for m in recorder.messages if m.index not in gone]
+    at = {m.index: k for k, m in enumerate(kept)}
+    recorder.messages = [replace(m, index=k) for k, m in enumerate(kept)]
+    for node in recorder.nodes:
+        if node.kind == "message":
+            node.kind, node.message = ("message", at[node.message]) if node.message in at else ("outside", -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,15 +54,6 @@ class Recorder(TorchDispatchMode):
         """The number of a new node."""
         self.nodes.append(node)
         return len(self.nodes) - 1
-
-    def forget(self, gone: set[int]) -> None:
-        """Take some messages for ones of an earlier step: what came through them was there before."""
-        kept = [m for m in self.messages if m.index not in gone]
-        at = {m.index: k for k, m in enumerate(kept)}
-        self.messages = [replace(m, index=k) for k, m in enumerate(kept)]
-        for node in self.nodes:
-            if node.kind == "message":
-                node.kind, node.message = ("message", at[node.message]) if node.message in at else ("outside", -1)
 
     def _stranger(self, tensor: Tensor) -> int:
         return self.add(Node("outside", f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}", self.phase))

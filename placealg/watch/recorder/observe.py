@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.errors import InputError
-from placealg.watch.recorder.chains import ancestors, live_messages, moved, terms_of, update_hops
+from placealg.watch.recorder.chains import ancestors, forget, live_messages, moved, terms_of, update_hops
 from placealg.watch.recorder.copies import Copies, Update
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
@@ -119,7 +119,7 @@ class Watched:
         """Take parameters as they stand now for what the step begins with, and forget what brought them here."""
         with _disable_current_modes():
             every = {n: local(p).detach() for n, p in self.parameters.items()}
-            recorder.forget(live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
+            forget(recorder, live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
             self.read.clear()
             self.copies.clear()
             for name, mine in every.items():

@@ -155,7 +155,7 @@ def test_a_forgotten_group_is_refuted_and_put_back() -> None:
     found = prove(edit(derived, drop="update.layer.norm1.weight.skip.compute"), derived).counterexample
     assert found is not None and found.repair is not None
     assert (found.group, found.got) == ("layer.norm1.weight", "no flag")
-    assert found.repair.edit.startswith('insert = { path = "update.layer.norm1.weight.skip.compute"')
+    assert found.repair.edit.startswith('[[edit]]\ninsert = { path = "update.layer.norm1.weight.skip.compute"')
 
 
 @pytest.mark.slow

@@ -258,9 +258,9 @@ def test_a_gradient_comes_from_the_unit_behind_or_from_the_next_instance(passes:
     behind, later = scaled("m", "stage:dense"), scaled("dp", "stage:dense")
     there.tensors.gradients[dense.last, ""] = {layer.slot: behind, NEXT_INSTANCE: later}
     there.passes = passes
-    mine, sender = {1: (layer.slot, layer.unit), 2: (NEXT_INSTANCE, dense.unit)}[passes]
+    mine, sender, tensor = {1: (layer.slot, layer.unit, layer.slot), 2: (NEXT_INSTANCE, dense.unit, dense.slot)}[passes]
     sent = scaled({1: "m", 2: "dp"}[passes], f"stage:{sender}")
-    there.sent = {True: [StageMessage((sender, 1), "here", sent, layer.slot)], False: []}
+    there.sent = {True: [StageMessage((sender, 1), "here", sent, tensor)], False: []}
     event = next(e for e in step.events if e.verb == "recv" and e.value == dense.last + GRAD)
     assert there.receive(event, dense) is None
     uses = there.tensors.gradients[dense.last, ""]

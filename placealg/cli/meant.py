@@ -72,6 +72,9 @@ def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
             whole = with_axis(getattr(chosen, "strategy", None) or "", size)
             meant = f"{whole} --set {size}={value}".strip()
             raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
+    if option == "--stage" and hasattr(chosen, "rank"):
+        raise InputError(f"unknown option '--stage'; did you mean '--rank stage={value or 'first'}'?",
+                         where=chosen.command)
     if SIZE.match(rest[0]) and sized:
         raise InputError(f"unexpected argument '{rest[0]}'; did you mean '--set {rest[0]}'?", where=chosen.command)
     if getattr(chosen, "strategy", None) and not option.startswith("-") and option.partition("[")[0] in names():

@@ -16,7 +16,7 @@ from placealg.render.cost import value_of
 from placealg.render.export import code, plain_markdown
 from placealg.render.proof import coloured, joined
 from placealg.render.show import claim, settings
-from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
+from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, plain, prose, table
 from placealg.render.values import scale_for, scaled
 from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, EventChange, difference
 from placealg.step.program import Step
@@ -177,7 +177,9 @@ def _program(found: Differences, width: int) -> list[Line]:
             MOVED: "in another place", CHANGED: "with other fields"}
     told = ", ".join(f"{n} {said[kind]}" for kind, n in counts.items() if n) or "no difference"
     rows: list[list[Cell]] = [[SIGNS[kind], head, dim(detail)] for kind, head, detail in folded(found.events)]
-    return [(), line(bold("program"), dim(f"  {told}")), *indent(table(rows, "lll", width - 2, wrap={1: 30, 2: 24}))]
+    head = line(bold("program"), dim(f"  {told}"))
+    heads = [head] if len(plain(head)) <= width else [line(bold("program")), *indent(prose(told, width - 2, "dim"))]
+    return [(), *heads, *indent(table(rows, "lll", width - 2, wrap={1: 30, 2: 24}))]
 
 
 def folded(events: Sequence[EventChange]) -> Iterable[tuple[str, str, str]]:

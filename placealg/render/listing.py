@@ -119,20 +119,27 @@ def explanation(name: str, kind: str, sentences: Iterable[str], rows: Sequence[t
             *indent(table(cells, "ll", width - 2, wrap={1: 30}))]
 
 
+_ALL_COLUMNS = 76
+"""The width from which there is room for what of a mixture of experts a token meets."""
+
+
 def models_page(sized: Iterable[Model], symbolic: Iterable[Model], read: Iterable[tuple[str, str, Sequence[str]]],
                 width: int) -> list[Line]:
     """The models with sizes, those whose sizes are symbols, and the types of which a config.json is read."""
-    rows: list[list[Cell]] = [[bold(w) for w in ("model", "parameters", "a token meets", "L", "h", "V", "type")]]
+    wide = width >= _ALL_COLUMNS
+    heads = ("model", "parameters", *(("a token meets",) if wide else ()), "L", "h", "V", "type")
+    rows: list[list[Cell]] = [[bold(w) for w in heads]]
     for m in sized:
         total, met = m.total(), m.activated()
-        rows.append([m.name, number(total), number(met) if met != total else "",
+        rows.append([m.name, number(total), *([number(met) if met != total else ""] if wide else []),
                      number(sum(n for size, n in m.sizes.items() if size.partition("_")[0] == "L")),
                      *(number(m.sizes[s]) for s in ("h", "V")), dim(m.family)])
     free: list[list[Cell]] = [[m.name, dim("Ψ parameters" if m.abstract else ", ".join(u.name for u in m.units)),
                                dim(_trains(m))] for m in symbolic]
     types: list[list[Cell]] = [[bold("model_type"), bold("like"), bold("also read for")]]
     types += [[name, dim(like), dim(", ".join(others))] for name, like, others in read]
-    return [line(bold("with sizes"), dim("  --model NAME, as everywhere below")), *table(rows, "lrrrrrl", width), (),
+    return [line(bold("with sizes"), dim("  --model NAME, as everywhere below")),
+            *table(rows, "lrrrrrl" if wide else "lrrrrl", width), (),
             line(bold("whose sizes are symbols")), *table(free, "lll", width), (),
             line(bold("a config.json of your own")),
             *indent(prose("--model PATH, of one of these types; docs/models.md has what was held against transformers",

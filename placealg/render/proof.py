@@ -56,10 +56,15 @@ def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, st
     return lines
 
 
+_ALL_COLUMNS = 76
+"""The width from which the class and the number of groups have room beside the others."""
+
+
 def obligations(report: Report, width: int, timing: bool) -> list[Line]:
     """One line per identifier: how it ended, over how many groups and instances, in how many milliseconds."""
     heads = ("obligation", "verdict", "class", "groups", "instances", "time" if timing else "", "")
     rows: list[list[Cell]] = [[dim("  " + heads[0]), *(dim(h) for h in heads[1:])]]
+    shown = [0, 1, 4, 5] if width < _ALL_COLUMNS else range(len(heads))
     for identifier, statement in OBLIGATIONS.items():
         found = report.of(identifier)
         verdict, cls = joined(found)
@@ -76,7 +81,8 @@ def obligations(report: Report, width: int, timing: bool) -> list[Line]:
             dim(told if wide else "")])
         if told and not wide:
             rows += [[text] for text in indent(prose(told, width - 4, "dim"), 4)]
-    return table(rows, "lllrrr", width, wrap={6: 20})
+    cells = [[row[k] for k in shown] if len(row) > 1 else row for row in rows]
+    return table(cells, "".join("lllrrrl"[k] for k in shown), width, wrap={6: 20} if len(shown) == len(heads) else {})
 
 
 def joined(found: Iterable[Verdict]) -> tuple[str, str | None]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from placealg.importers.reading import Reading, ReadingItem
-from placealg.render.text_layout import NARROWEST, Cell, Line, Span, bold, dim, indent, line, plain, prose, table
+from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, plain, prose, table
+
+_COLUMNS = 80
+"""The width from which a reading stands in columns; below it, each entry in lines of its own."""
 
 _STYLES = {"unsaid": "yellow", "approximated": "magenta", "ignored": "dim"}
 
@@ -25,7 +28,7 @@ def reading_page(reading: Reading, width: int, long: bool = False) -> list[Line]
         rows += [_row(item, Span(name, _STYLES[name])) for item in getattr(reading, name)]
     if long:
         rows += [_row(item, Span("ignored", "dim")) for item in reading.ignored]
-    if width < NARROWEST:
+    if width < _COLUMNS:
         for row in rows:
             lines += indent(_stacked(row, width - 2))
     elif rows:

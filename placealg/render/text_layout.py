@@ -18,7 +18,7 @@ class Span(NamedTuple):
 Line = tuple[Span, ...]
 Cell = str | Span | Line
 
-NARROWEST, WIDEST = 80, 120
+NARROWEST, WIDEST = 60, 120
 """The widths between which pages are laid out, in columns."""
 _LEAST = 8
 _NO_BREAK, _MAY_BREAK = "\u00a0", "\u200b"

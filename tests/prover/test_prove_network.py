@@ -192,7 +192,7 @@ def test_a_repair_of_an_op_level_program_is_found_and_priced() -> None:
     base = step_of("zero1*tp")
     found = prove(edit(base, drop="forward.layer.attn.out.all_reduce[tp]"), base).counterexample
     assert found is not None and found.repair is not None
-    assert found.repair.edit.startswith('insert = { path = "forward.layer.attn.out.all_reduce[tp]"')
+    assert found.repair.edit.startswith('[[edit]]\ninsert = { path = "forward.layer.attn.out.all_reduce[tp]"')
     assert "(tp − 1)/tp" in found.repair.cost
 
 

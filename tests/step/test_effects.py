@@ -19,9 +19,9 @@ from test_house import imports
 
 from placealg.cli.inputs import read_case
 from placealg.models.backward import GRAD
-from placealg.simulator import Setting, execute, simulate
+from placealg.simulator import Setting, execute, simulate, tiers
 from placealg.simulator.machine import Machine
-from placealg.simulator.store import Store
+from placealg.simulator.store import Name, Store
 from placealg.step import graph
 from placealg.step.effects import EFFECTS, Access, SubjectKind
 from placealg.step.event import Event
@@ -31,7 +31,8 @@ from placealg.step.program import Reference, Step
 from placealg.step.verbs import VERBS
 
 PROGRAMS = (("zero3*tp_sp", "gpt"), ("zero1*tp*pp", "gpt"), ("zero3*offload_optimizer", "abstract"),
-            ("zero1*cp_ring*ep", "moe"), ("proofs/refuted/hsdp_flag_within_replicas.toml", None),
+            ("dp*offload_activations", "gpt"), ("zero1*cp_ring*ep", "moe"),
+            ("proofs/refuted/hsdp_flag_within_replicas.toml", None),
             ("proofs/refuted/pytorch_22192.toml", None), ("proofs/refuted/average_before_publish.toml", None),
             ("proofs/refuted/loss_scale_of_each_rank.toml", None))
 
@@ -137,7 +138,7 @@ def told(method: Callable[..., Any], tell: Callable[..., None], gradient: str) -
 
 def spy(patch: pytest.MonkeyPatch, touched: Touched) -> None:
     """Let machines tell what they touch."""
-    table, act = Machine.table, execute._act
+    table, act, put = Machine.table, execute._act, tiers._put
 
     def spied(self: Machine, tier: str, value: str, group: str = "", instance: int = 0) -> Any:
         tables = table(self, tier, value, group, instance)
@@ -152,6 +153,12 @@ def spy(patch: pytest.MonkeyPatch, touched: Touched) -> None:
         act(m, event)
         touched.event = None
 
+    def putting(m: Machine, event: Event, rank: int, tier: str, name: Name, *what: Any) -> None:
+        if tier != "device":
+            touched.writes("", event.tensor, tier)
+        put(m, event, rank, tier, name, *what)
+
+    patch.setattr(tiers, "_put", putting)
     patch.setattr(Machine, "table", spied)
     patch.setattr(execute, "_act", acting)
     for name, tell, gradient in (("read", touched.reads, ""), ("write", touched.writes, ""),
@@ -233,7 +240,8 @@ def test_the_simulator_touches_all_that_the_table_says_of_some_event() -> None:
                     if plain(of[access](event, reference), reference) & plain(found[event], reference):
                         seen.add((*key, way, access))
     beside_the_tensors = {("compute", "loss", "writes", Access.OWN), ("compute", "grad", "reads", Access.ENTERED),
-                          ("scale", "loss", "writes", Access.OWN), ("scale", "loss", "reads", Access.ORIGIN)}
+                          ("scale", "loss", "writes", Access.OWN), ("scale", "loss", "reads", Access.ORIGIN),
+                              ("fetch", SubjectKind.TENSOR, "reads", Access.VERSIONS)}  # among all copies on a tier
     assert said - seen == beside_the_tensors
     rows = {key for key, effect in EFFECTS.items() if effect.reads or effect.writes}
     assert rows - {k[:2] for k in said} == NEVER_RUN

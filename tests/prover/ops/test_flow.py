@@ -151,7 +151,7 @@ BROKEN: tuple[tuple[str, str, list[dict[str, Any]], str, str], ...] = (
                            {"double": "backward.layer.attn.out.grad.compute"}],
      "backward.layer.attn.out.grad.compute#2", "adds to the gradient of layer.attn.core.mixed once more"),
     ("zero1*tp", "gpt", [{"double": "backward.layer.in.grad.assign"}],
-     "backward.layer.in.grad.assign#2", "hands on what enters instances of layer once more"),
+     "backward.layer.in.grad.assign#2", "passes the input of one instance of layer to the next a second time"),
     ("mlp", "mlp", [{"drop": "backward.layer.in.grad.assign"}],
      "backward.layer.in.grad.all_reduce[tp]", "passes nothing from one instance of layer to the next"),
 )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, TypeVar, overload
 
 K = TypeVar("K")
 V = TypeVar("V")
+D = TypeVar("D")
 
 
 class FrozenMap(Mapping[K, V]):
@@ -21,7 +22,7 @@ class FrozenMap(Mapping[K, V]):
     __slots__ = ("_hash", "_items")
 
     def __init__(self, items: Mapping[K, V] | None = None):
-        self._items: dict[K, V] = dict(items or {})
+        self._items: dict[K, V] = items._items if isinstance(items, FrozenMap) else dict(items or {})
         self._hash: int | None = None
 
     def __getitem__(self, key: K) -> V:
@@ -32,6 +33,34 @@ class FrozenMap(Mapping[K, V]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def items(self) -> ItemsView[K, V]:
+        """The keys with their values, in order."""
+        return self._items.items()
+
+    def keys(self) -> KeysView[K]:
+        """The keys, in order."""
+        return self._items.keys()
+
+    def values(self) -> ValuesView[V]:
+        """The values, in the order of their keys."""
+        return self._items.values()
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+
+    @overload
+    def get(self, key: K, /, default: V) -> V: ...
+
+    @overload
+    def get(self, key: K, /, default: D) -> V | D: ...
+
+    def get(self, key: K, /, default: Any = None) -> Any:
+        """The value of a key, or what is said for one that is not there."""
+        return self._items.get(key, default)
 
     def __eq__(self, other: object) -> bool:
         return self._items == other._items if isinstance(other, FrozenMap) else super().__eq__(other)

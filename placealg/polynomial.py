@@ -34,7 +34,8 @@ def positive(name: str) -> bool:
 def add(total: dict[Monomial, Fraction], term: Monomial, times: int | Fraction = 1) -> None:
     """Add `times` a monomial to a sum that is being collected."""
     base = Monomial(powers=term.powers)
-    total[base] = total.get(base, Fraction(0)) + term.coefficient * times
+    more = term.coefficient if times == 1 else term.coefficient * times
+    total[base] = total[base] + more if base in total else more
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class Polynomial:
     @staticmethod
     def collected(total: Mapping[Monomial, int | Fraction]) -> Polynomial:
         """The sum that was collected in a mapping from monomials of coefficient 1."""
-        return Polynomial(FrozenMap({m: Fraction(c) for m, c in total.items() if c}))
+        return Polynomial(FrozenMap({m: c if isinstance(c, Fraction) else Fraction(c)
+                                     for m, c in total.items() if c}))
 
     @staticmethod
     def number(value: int | Fraction) -> Polynomial:
@@ -80,7 +82,10 @@ class Polynomial:
         return tuple(sorted({n for m in self.terms for n in m.names()}))
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        return Polynomial.of([*self.monomials(), *other.monomials()])
+        total = dict(self.terms.items())
+        for m, c in other.terms.items():
+            total[m] = total[m] + c if m in total else c
+        return Polynomial.collected(total)
 
     def __neg__(self) -> Polynomial:
         return Polynomial(FrozenMap({m: -c for m, c in self.terms.items()}))
@@ -89,7 +94,12 @@ class Polynomial:
         return self + -other
 
     def __mul__(self, other: Polynomial) -> Polynomial:
-        return Polynomial.of([a * b for a in self.monomials() for b in other.monomials()])
+        total: dict[Monomial, Fraction] = {}
+        for a, c in self.terms.items():
+            for b, d in other.terms.items():
+                product = a * b
+                total[product] = total[product] + c * d if product in total else c * d
+        return Polynomial.collected(total)
 
     def __truediv__(self, other: Polynomial) -> Polynomial:
         """The sum over a single monomial; what else is divided by is an InputError."""
@@ -115,7 +125,10 @@ class Polynomial:
 
     def times(self, factor: Monomial) -> Polynomial:
         """The sum with every term multiplied."""
-        return Polynomial.of([m * factor for m in self.monomials()])
+        if not factor.coefficient:
+            return Polynomial()
+        base, number = Monomial(powers=factor.powers), factor.coefficient
+        return Polynomial(FrozenMap({m * base: c * number for m, c in self.terms.items()}))
 
     def evaluate(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
         """The exact value."""

@@ -51,6 +51,8 @@ class Figure:
 
     def put(self, sizes: Mapping[str, Fraction | int]) -> Figure:
         """The figure with numbers substituted for some sizes; equal pieces are merged."""
+        if not sizes:
+            return Figure(tuple(dict.fromkeys(self.pieces)), self.over)
         pieces = dict.fromkeys(_put(piece, sizes) for piece in self.pieces)
         return Figure(tuple(pieces), _put(self.over, sizes))
 

@@ -57,8 +57,8 @@ def asked(programs: Programs, question: Question) -> Columns:
                    programs.whole, question.space.uneven)
 
 
-def evaluate(programs: Programs, question: Question) -> Evaluated:
-    """Evaluate every layout of a strategy."""
+def evaluate(programs: Programs, question: Question, part: bool = False) -> Evaluated:
+    """Evaluate every layout of a strategy; by a `part` of its kinds of stages, each figure is at least so much."""
     columns = asked(programs, question)
     axes = programs.strategy.mesh.names
     count = len(columns[axes[0]])
@@ -72,7 +72,7 @@ def evaluate(programs: Programs, question: Question) -> Evaluated:
     fits = high <= np.nextafter(limit, -np.inf)
     undecided = np.flatnonzero(~fits & (low <= np.nextafter(limit, np.inf)))
     for k in undecided:
-        fits[k] = exact_need(programs, question, at(columns, int(k))) <= question.memory
+        fits[k] = part or exact_need(programs, question, at(columns, int(k))) <= question.memory
     missed = None
     if not fits.all():
         least = int(np.argmin(np.where(fits, np.inf, low)))

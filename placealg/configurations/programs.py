@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -112,13 +112,19 @@ def compiled(expression: str, model: Model, wanted: Iterable[Kind] | None = None
     if outline.refused:
         return outline
     units = tuple(loop.unit for loop in model.graph.loops)
-    every = [Kind(place, units) for place in ("first", "i", "last")] if outline.strategy.pipeline_axis else [ALONE]
+    if wanted is None:
+        wanted = [Kind(p, units) for p in ("first", "i", "last")] if outline.strategy.pipeline_axis else [ALONE]
     try:
-        step = derive(outline.strategy, model)
-        return replace(outline, stages=tuple(_compiled(kind, Walk(stage_program(step, kind)), peak)
-                                             for kind in (every if wanted is None else wanted)))
+        return replace(outline, stages=tuple(staged(outline.strategy, model, wanted, peak)))
     except InputError as error:
         return replace(outline, refused=str(error))
+
+
+def staged(strategy: Strategy, model: Model, wanted: Iterable[Kind], peak: bool = True) -> Iterator[Program]:
+    """The programs of some kinds of stages, each when it is asked for; `peak` is as in `compiled`."""
+    step = derive(strategy, model)
+    for kind in wanted:
+        yield _compiled(kind, Walk(stage_program(step, kind)), peak)
 
 
 def stage_program(step: Step, kind: Kind) -> Step:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any
 
 from placealg.configurations.evaluate import Evaluated, asked, evaluate
 from placealg.configurations.found import Found
-from placealg.configurations.programs import Cache, Programs, compiled, outlined
-from placealg.configurations.pruning import STATES, Pruned, Work, relaxed
+from placealg.configurations.programs import Cache, Programs, compiled, outlined, staged
+from placealg.configurations.pruning import Pruned, Work, relaxed
 from placealg.configurations.question import Question
-from placealg.configurations.stages import Kind, kinds
+from placealg.configurations.stages import Kind, kinds, most_first
 from placealg.errors import InputError
-from placealg.progress import say
+from placealg.progress import each, say
 from placealg.strategy.expression import parse_strategy
 
 
@@ -62,30 +63,41 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
 
 def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Callable[[], bool], most: int | None
             ) -> Found:
-    """The best of strategies, the least work first; each is derived as far as its bounds leave it a chance."""
+    """The best of strategies: the one with the least bound is next, and derived as far as its bound leaves it a chance.
+
+    Until one fits, the next is evaluated at once, so that an interrupt finds something.
+    """
     work = Work.of(question)
-    bounds = {e: work.least(e) for e in wanted}
+    bounds = {e: work.least(e) for e in each(wanted, str)}
     every, refused, pruned, best = list[Evaluated](), dict[str, str](), dict[str, Pruned](), float("inf")
-    least = {e: bound.least if bound else 0.0 for e, (_, bound) in bounds.items()}
-    for k, expression in enumerate(sorted(wanted, key=least.__getitem__), 1):
-        say(f"{k} of {len(wanted)} strategies, {len(pruned)} left out by a bound"
-            + (f", the best so far {best:.4g}" if best < float("inf") else ""))
-        if interrupted() or most == len(every) + len(refused) + sum(one.by == STATES for one in pruned.values()):
-            break
-        outline, bound = bounds[expression]
-        if bound is not None and bound.least > best:
-            pruned[expression] = bound
+    known = {e: bound for e, (_, bound) in bounds.items() if bound is not None}
+    waiting = [(known[e].least if e in known else 0.0, k, e) for k, e in enumerate(wanted)]
+    heapify(waiting)
+    derived = set[str]()
+    while waiting and not interrupted():
+        least, k, expression = heappop(waiting)
+        if least > best:
+            pruned[expression] = known[expression]
             continue
+        if expression not in derived and len(derived) == most:
+            continue
+        say(f"{len(every)} of {len(wanted)} strategies evaluated, {len(pruned)} left out by a bound"
+            + (f", the best so far {best:.4g}, the least bound {least:.4g}" if best < float("inf") else ""))
+        outline, _ = bounds[expression]
         kept = cache.read(expression)
-        if not outline.refused and (kept is None or _lacking(kept, question)):
-            lower = _by_states(outline, question, cache)
+        if expression not in derived and not outline.refused and (kept is None or _lacking(kept, question)):
+            derived.add(expression)
+            lower = _by_states(outline, question, cache, best)
             if isinstance(lower, str):
                 refused[expression] = lower
                 continue
-            assert bound is None or lower.least >= bound.least, f"{expression} works less than its part"
-            if lower.layouts and lower.least > best:
-                pruned[expression] = lower
-                continue
+            if lower.layouts and lower.least > least:
+                bound = known.get(expression, lower)
+                known[expression] = replace(lower, seconds=max(lower.seconds, bound.seconds))
+                if best < float("inf") or lower.least == float("inf"):
+                    heappush(waiting, (lower.least, k, expression))
+                    continue
+        derived.add(expression)
         programs = programs_for(expression, question, cache)
         if programs.refused:
             refused[expression] = programs.refused
@@ -96,17 +108,27 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Ca
     return Found(question, every, refused, len(wanted), pruned)
 
 
-def _by_states(outline: Programs, question: Question, cache: Cache) -> Pruned | str:
-    """The bound of a strategy by its states, or why it is refused."""
+def _by_states(outline: Programs, question: Question, cache: Cache, best: float) -> Pruned | str:
+    """The bound of a strategy by its states, or why it is refused; no more stages than show that it is above the best.
+
+    A step takes as long as any of its stages. The kind of stage that most layouts have is the first.
+    """
     name = f"{outline.expression} by states"
     kept = cache.read(name)
     found = replace(kept or outline, expression=outline.expression)
-    lacking = _lacking(found, question)
+    lacking = found.lacks(most_first(found.strategy, question.units, asked(found, question)))
+    made = staged(found.strategy, question.model, lacking, peak=False)
+    try:
+        for count in range(len(lacking) + 1):
+            if (found.stages or not lacking) and (lower := relaxed(evaluate(found, question, part=True))).least > best:
+                break
+            if count < len(lacking):
+                found = replace(found, stages=(*found.stages, next(made)))
+    except InputError as error:
+        found = replace(found, refused=str(error))
     if lacking:
-        made = compiled(outline.expression, question.model, lacking, peak=False)
-        found = replace(made, stages=(*found.stages, *made.stages))
         cache.write(replace(found, expression=name))
-    return found.refused or relaxed(evaluate(found, question))
+    return found.refused or lower
 
 
 def strategies(question: Question) -> list[str]:

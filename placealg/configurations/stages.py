@@ -206,9 +206,29 @@ def kinds(strategy: Strategy, units: Units, columns: Columns) -> tuple[Kind, ...
     """The kinds of stages that occur in some layout."""
     if not strategy.pipeline_axis:
         return (ALONE,)
-    order = order_of(strategy)
-    keys = {(p, v, _enough(p, p, v)) for p, v, _ in grouped(strategy, columns).keys}
-    return tuple(sorted({kind for p, v, many in keys for kind in _kinds(units, order, p, v, many)}))
+    return tuple(sorted(_layouts_by_kind(strategy, units, columns)))
+
+
+def most_first(strategy: Strategy, units: Units, columns: Columns) -> tuple[Kind, ...]:
+    """The kinds of stages that occur, the one first that most layouts have; of equal ones the one with fewer units.
+
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> columns = {"pp": np.array([2, 3, 3]), "m": np.array([8, 8, 8])}
+    >>> [str(kind) for kind in most_first(parse_strategy("pp"), (("dense", 1), ("layer", 4)), columns)]
+    ['last stage, layer', 'first stage, dense', 'i stage, layer', 'first stage, dense and layer']
+    """
+    if not strategy.pipeline_axis:
+        return (ALONE,)
+    counts = _layouts_by_kind(strategy, units, columns)
+    return tuple(sorted(counts, key=lambda kind: (-counts[kind], len(kind.units), kind)))
+
+
+def _layouts_by_kind(strategy: Strategy, units: Units, columns: Columns) -> Counter[Kind]:
+    order, groups = order_of(strategy), grouped(strategy, columns)
+    found: Counter[Kind] = Counter()
+    for (ranks, chunks, _), count in zip(groups.keys, np.bincount(groups.which).tolist(), strict=True):
+        found.update(dict.fromkeys(_kinds(units, order, ranks, chunks, _enough(ranks, ranks, chunks)), count))
+    return found
 
 
 @lru_cache(maxsize=8192)
@@ -246,5 +266,5 @@ def spread(strategy: Strategy, units: Units, groups: Groups, kind: Kind, held: b
             yield rows, {n: t[where] for n, t in tables.items()}
 
 
-__all__ = ["ALONE", "Groups", "Kind", "Load", "Units", "grouped", "heaviest", "kinds", "loads", "order_of", "spread",
-           "stage_loads", "told", "unit_counts"]
+__all__ = ["ALONE", "Groups", "Kind", "Load", "Units", "grouped", "heaviest", "kinds", "loads", "most_first",
+           "order_of", "spread", "stage_loads", "told", "unit_counts"]

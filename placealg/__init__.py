@@ -330,19 +330,20 @@ def times(what: Given, model: Model | str | None = None,
 
 def search(model: Model | str, devices: int, batch: int | Sequence[int], machine: Machine | str,
            memory: str | None = None, space: Space | str = "dense", only: tuple[str, ...] | str = (),
-           executor: Any = None, cache: Path | None = None, **sizes: Any) -> Found:
+           executor: Any = None, cache: Path | None = None, precision: str = "", **sizes: Any) -> Found:
     """The best configuration of a model on devices of a machine, all that fit, and the front: docs/search.md.
 
     `batch` are the sequences of a step; of several numbers of them, the best by the sequence is sought. `memory` is
     that of a device, such as "80GB", by default the machine's; `sizes` are those that the model leaves open, such as
-    s=8192. `executor` derives strategies, `cache` is a folder that keeps them.
+    s=8192. `executor` derives strategies, `cache` is a folder that keeps them. `precision` names the bytes per element
+    that an engine has, which all strategies then say, as in zero1*megatron.
 
     >>> search("gpt2", devices=4, batch=8, machine="h100", only=("zero1",), s=64).best.text
     'zero1 dp=4 b=1 m=2'
     """
     from placealg.configurations.ask import ask
 
-    return ask(model, devices, batch, machine, memory, space, only, executor, cache, sizes)
+    return ask(model, devices, batch, machine, memory, space, only, executor, cache, precision, sizes)
 
 
 def prove(what: Given, model: Model | str | None = None, base: Step | None = None) -> Report:

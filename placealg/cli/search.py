@@ -23,7 +23,7 @@ from placealg.cli.inputs import style
 from placealg.cli.output import check_file, print_json, print_lines, print_text, width, write_file
 from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount
 from placealg.cli.search_regions import Ranges, Varied, read_ranges
-from placealg.cli.terminal import INTERRUPTED, work_for_another
+from placealg.cli.terminal import INTERRUPTED, told_in_lines, work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.configurations.calibrate import Calibration, calibrate
 from placealg.configurations.certificate import certified, text_of
@@ -65,6 +65,11 @@ _OUTSIDE = re.compile(r",(?![^{}]*\})")
 
 def search_command(chosen: Namespace) -> int:
     """Read the words, search, prove the winner, and print; 1 where nothing fits, 130 where it was interrupted."""
+    with told_in_lines("search"):
+        return _searched(chosen)
+
+
+def _searched(chosen: Namespace) -> int:
     question = read_question(chosen)
     for path in filter(None, (chosen.plot, chosen.certificate)):
         check_file(path)
@@ -275,6 +280,10 @@ def read_space(chosen: Namespace, model: Model) -> Space:
     else:
         raise InputError(f"no space or file '{name}'", where="--space", name=name, valid=spaces())
     found = expanded(found, model, _folder(chosen))
+    try:
+        found = found.precisely((chosen.precision or "").replace("-", "_"))
+    except InputError as error:
+        raise error.at("--precision") from None
     fixed = dict(found.fixed)
     axes = {a for e in found.choices() for a in parse_strategy(e).mesh.names}
     for word in chosen.fix:

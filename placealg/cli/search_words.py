@@ -19,6 +19,8 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
                         "the best by the sequence")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="sizes",
                         help="sizes that the model leaves open, and bytes per element: --set s=8192")
+    parser.add_argument("--precision", metavar="NAME", help="bytes per element as an engine has them: fsdp2, megatron, "
+                        "deepspeed; every strategy then says it, as in zero1*megatron")
     machine = parser.add_argument_group("the machine")
     machine.add_argument("--machine", metavar="NAME", help="rates with their sources: a100, h100, h200, h800, and with "
                          "products in FP8 h100-fp8, h800-fp8")

@@ -1,7 +1,8 @@
 """The terminal while a command works: one line that says what it is at, an interrupt that ends it at once, and a reader
 that leaves.
 
-The line stands on stderr, and only where that is a terminal. It is drawn by a timer's signal, so that it lives while
+The line stands on stderr, and only where that is a terminal; a command that works for minutes tells a log what it is
+at in lines, now and then (`told_in_lines`). The line is drawn by a timer's signal, so that it lives while
 the work waits for a solver; no thread runs, because solvers are forked.
 """
 
@@ -21,6 +22,9 @@ from placealg.progress import listening
 
 FIRST, EVERY = 0.8, 0.25
 """Seconds until the line first shows, and between two drawings."""
+
+LINES = 15.0
+"""Seconds between two lines of what a long command is at, where no terminal is."""
 
 INTERRUPTED = 130
 """The exit code of a command that was interrupted."""
@@ -142,6 +146,25 @@ def attended(alone: bool) -> Iterator[None]:
         line.erase()
         if alone:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def told_in_lines(command: str) -> Iterator[None]:
+    """Where stderr is no terminal, what is said inside is written there, one line every LINES seconds and no more."""
+    if _terminal() is not None:
+        yield
+        return
+    began = last = time.monotonic()
+
+    def hear(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if text and now - last >= LINES:
+            last = now
+            print(f"placealg {command}: {text}, {now - began:.0f} s", file=sys.stderr, flush=True)
+
+    with listening(hear):
+        yield
 
 
 def _terminal() -> int | None:

@@ -30,7 +30,7 @@ _UNITS = {"GB": 10**9, "GiB": 2**30, "MB": 10**6, "MiB": 2**20, "TB": 10**12}
 
 def ask(model: Model | str, devices: int, batch: int | Sequence[int], machine: Machine | str, memory: str | None,
         space: Space | str, only: tuple[str, ...] | str, executor: Any, cache: Path | None,
-        sizes: Mapping[str, Any]) -> Found:
+        precision: str, sizes: Mapping[str, Any]) -> Found:
     """The outcome of a search; what is of the wrong kind is an InputError."""
     need(model, (str, Model), "name of a model and no Model")
     need(machine, (str, Machine), "name of a machine and no Machine")
@@ -51,7 +51,8 @@ def ask(model: Model | str, devices: int, batch: int | Sequence[int], machine: M
         if space not in spaces():
             raise InputError(f"no space is called '{space}'", name=space, valid=spaces())
         space = spaces()[space]
-    space = expanded(space, model, cache)
+    need(precision, str, "name of a precision, such as 'megatron'")
+    space = expanded(space, model, cache).precisely(precision.replace("-", "_"))
     limit = on.memory
     if memory is not None:
         told = _AMOUNT.fullmatch(memory)

@@ -191,7 +191,8 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
     words = text.split()
     if not words:
         raise InputError("says no strategy: 'zero3*tp_sp dp=64 tp=8'")
-    strategy = parse_strategy(words[0])
+    expression = question.space.said(words[0])
+    strategy = parse_strategy(expression)
     said: dict[str, int] = {}
     for word in words[1:]:
         name, equals, value = word.partition("=")
@@ -220,7 +221,7 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
     fixed = {n: v for n, v in bound.items() if n in (*names, *PASSES, "v")}
     if "m" not in fixed:
         fixed.setdefault("b", 1)
-    programs = outlined(words[0], question.model)
+    programs = outlined(expression, question.model)
     if programs.refused:
         raise InputError(programs.refused)
     found = layouts(strategy, question.model, question.devices, question.sizes, fixed, programs.whole)
@@ -228,7 +229,7 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
         raise InputError("no layout of it divides the model, the batch of "
                          f"{' or '.join(map(str, question.devices.batches))} and the sizes said")
     one = {n: c[:1] for n, c in found.items()}
-    programs = compiled(words[0], question.model, kinds(strategy, question.units, one))
+    programs = compiled(expression, question.model, kinds(strategy, question.units, one))
     if programs.refused:
         raise InputError(programs.refused)
     return programs, FrozenMap(at(one, 0))

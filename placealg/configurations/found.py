@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from placealg.configurations.layouts import PASSES
 from placealg.configurations.programs import Programs
 from placealg.configurations.pruning import Pruned
 from placealg.configurations.question import OBJECTIVES, Question
+from placealg.configurations.space import matches
 from placealg.configurations.stages import Load, stage_loads
 from placealg.cost.links import in_node
 from placealg.errors import InputError
@@ -193,7 +193,7 @@ class Found:
     def preferred(self, patterns: Iterable[str]) -> Configuration | None:
         """Of the layouts whose strategies match one of the patterns, the first of the table; None if none fits."""
         wanted = tuple(patterns)
-        places = [k for k, one in enumerate(self.every) if any(fnmatchcase(one.programs.expression, p) for p in wanted)]
+        places = [k for k, one in enumerate(self.every) if matches(one.programs.expression, wanted)]
         rows = np.flatnonzero(np.isin(self.table["place"], places))
         return self.configuration(self.table[int(rows[0])]) if len(rows) else None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from placealg.check.claims import Side, decide_claim
 from placealg.configurations.programs import sources
-from placealg.configurations.space import LeftOut, Space
+from placealg.configurations.space import PRECISION, LeftOut, Space
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.model import Model
@@ -49,13 +49,20 @@ def decided(space: Space, model: Model, folder: Path | None = None) -> tuple[Spa
     (('REFUTED', 'PROVED'), ('zero1', 'zero2'))
     """
     every = {word for expression in space.choices() for word in words(expression)}
-    found = tuple(Decided(pair, _verdicts(pair, model, folder)) for pair in space.left_out if pair.better in every)
+    said = space.parts.get(PRECISION, ("",))
+    found = tuple(Decided(pair, tuple(v for name in said for v in _verdicts(_precise(pair, name), model, folder)))
+                  for pair in space.left_out if pair.better in every)
     parts = dict(space.parts)
     for one in found:
         for part, choices in parts.items():
             if one.pair.better in choices and not one.proved:
                 parts[part] = tuple(dict.fromkeys((*choices, one.pair.worse)))
     return replace(space, parts=FrozenMap(parts)), found
+
+
+def _precise(pair: LeftOut, name: str) -> LeftOut:
+    """The pair with the bytes per element of a preset, "" for those that it has."""
+    return LeftOut(f"{pair.worse}*{name}", f"{pair.better}*{name}") if name else pair
 
 
 def _verdicts(pair: LeftOut, model: Model, folder: Path | None) -> tuple[str, ...]:

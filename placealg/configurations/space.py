@@ -18,7 +18,11 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.placement import STATES
-from placealg.strategy.expression import LIFETIME, parse_strategy, words
+from placealg.strategy.expression import LIFETIME, parse_strategy, precision_of, words
+from placealg.strategy.precision import precision
+
+PRECISION = "precision"
+"""The part of a space that names the bytes per element of its strategies."""
 
 UNEVEN = "uneven"
 """What `without` calls the pipelines whose stages run different numbers of layers."""
@@ -86,8 +90,25 @@ class Space:
         """Expression -> what is chosen of each part."""
         every = {"*".join(filter(None, chosen)): chosen for chosen in product(*self.parts.values())
                  if any(map(_has_axes, filter(None, chosen)))}
-        return {text: chosen for text, chosen in every.items()
-                if not self.only or any(fnmatchcase(text, pattern) for pattern in self.only)}
+        return {text: chosen for text, chosen in every.items() if not self.only or matches(text, self.only)}
+
+    def precisely(self, name: str) -> Space:
+        """The space with the bytes per element of a preset, which every strategy then names; "" leaves it as it is.
+
+        >>> Space("small", FrozenMap({"data": ("zero1",)})).precisely("megatron").expressions()
+        ('zero1*megatron',)
+        """
+        if not name:
+            return self
+        precision(name)
+        if PRECISION in self.parts:
+            raise InputError(f"the space {self.name} says precisions itself")
+        return replace(self, parts=self.parts.plus({PRECISION: (name,)}))
+
+    def said(self, expression: str) -> str:
+        """An expression with the precision that all strategies of the space have, where it says none."""
+        only = self.parts.get(PRECISION, ())
+        return f"{expression}*{only[0]}" if len(only) == 1 and only[0] and not precision_of(expression) else expression
 
     def without(self, names: Iterable[str]) -> Space:
         """The space without some parts or choices, or without uneven stages.
@@ -117,6 +138,17 @@ class Space:
                 "fixed": dict(self.fixed), "only": list(self.only), "uneven": self.uneven,
                 "left_out": [{"worse": out.worse, "better": out.better} for out in self.left_out],
                 **({"enumerated": [one.to_json() for one in self.enumerated]} if self.enumerated else {})}
+
+
+def matches(expression: str, patterns: Iterable[str]) -> bool:
+    """Whether a strategy matches one of the patterns, which need not say its precision.
+
+    >>> matches("zero1*tp*megatron", ["zero1[*]tp"]), matches("zero1*tp", ["zero1"])
+    (True, False)
+    """
+    said = precision_of(expression)
+    told = {expression, expression.removesuffix(f"*{said}")} if said else {expression}
+    return any(fnmatchcase(text, pattern) for pattern in patterns for text in told)
 
 
 @lru_cache(maxsize=1024)

@@ -16,9 +16,11 @@ from placealg.configurations.left_out import CLAIMS, Decided
 from placealg.configurations.modes import by_rule
 from placealg.configurations.pruning import MEANING
 from placealg.configurations.question import OBJECTIVES, Question
+from placealg.configurations.space import PRECISION
 from placealg.configurations.stages import told
 from placealg.cost.formula import Formula
 from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS
+from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.prover.verdict import Report
 from placealg.render.proof import coloured
@@ -27,6 +29,7 @@ from placealg.render.search_modes import enumerated, is_unnamed, toml_of
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import number
 from placealg.strategy.options import DEFAULTS, TYPES
+from placealg.strategy.precision import precision
 from placealg.strategy.write import write_strategy
 
 GB = 10**9
@@ -122,12 +125,16 @@ def _head(question: Question, width: int) -> list[Line]:
     devices, machine = question.devices, question.machine
     sizes = ", ".join(f"{n} = {number(int(v)) if v.denominator == 1 else v}" for n, v in question.sizes.items()
                       if n not in TYPES)
-    types = {n: question.sizes.get(n, SYMBOLS[n].default) for n in TYPES if n in DEFAULTS["types"]}
+    said = question.space.parts.get(PRECISION, ())
+    preset = precision(said[0]).types if len(said) == 1 and said[0] else FrozenMap[str, Any]()
+    types = {n: question.sizes.get(n, preset.get(n, SYMBOLS[n].default)) for n in TYPES
+             if n in DEFAULTS["types"] or n in preset}
     told = (f"{question.model.name} on {number(devices.count)} devices of {float(question.memory) / GB:g} GB, "
             f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} sequences a step"
             + (f", {sizes}" if sizes else ""))
     lines = prose(told, width, "bold", hang=2)
-    lines += prose("bytes  " + ", ".join(f"{n} = {v}" for n, v in types.items()) + "; --set g=4 wire=4 says others",
+    lines += prose("bytes  " + ", ".join(f"{n} = {v}" for n, v in types.items())
+                   + (f", by {said[0]}" if preset else "") + "; --set g=4 wire=4 says others",
                    width, "dim", hang=7)
     rates = "; ".join(f"{n} {float(v):.4g}" for n, v in machine.rates.items())
     lines += prose(f"rates  {machine.name}: {rates}", width, "dim", hang=7)

@@ -1,19 +1,22 @@
 """Expressions over the catalogue: `zero3`, `zero3[fsdp]*dp[8]`, `hsdp[dp_replicate=2,dp_shard=4]`.
 
 A factor in braces is an axis with its list of dims and its modes, whether or not somebody named it:
-`dp{batch,optimizer=S}` is zero1, and `dp{batch,parameters=S*,optimizer=S}` has no name.
+`dp{batch,optimizer=S}` is zero1, and `dp{batch,parameters=S*,optimizer=S}` has no name. A precision preset is a
+modifier: `zero1*tp_sp*megatron` has the bytes per element of `--precision megatron`.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 
 from placealg.errors import InputError, need
 from placealg.mesh import Axis
 from placealg.placement import STATES
 from placealg.strategy.catalogue import entry, instantiate, standalone
-from placealg.strategy.spec import Strategy, strategy_on
+from placealg.strategy.precision import PRESET, precisions
+from placealg.strategy.spec import Strategy, overlay, strategy_on
 from placealg.strategy.validation import check
 
 _MAX_TEXT = 2000
@@ -50,7 +53,8 @@ def parse_strategy(text: str) -> Strategy:
             factor = _factor(text, found)
             if product is None and factor.modifiers and found.end() < len(text):
                 raise InputError(f"modifier {factor.name} applies to what stands to its left, and nothing does")
-            product = product * factor if product else factor
+            product = _precise(product, factor) if product and factor.name in precisions() else (
+                product * factor if product else factor)
         except InputError as error:
             raise error.at(_place(text, column)) from None
         at = found.end()
@@ -71,6 +75,8 @@ def _factor(text: str, found: re.Match[str]) -> Strategy:
     name = found["name"]
     if found["table"] is not None:
         return on_one_axis(name, found["table"])
+    if found["items"] is None and name in precisions():
+        return replace(strategy_on(name, {}, types={PRESET: name}), modifiers=(name,))
     entry(name)
     if found["items"] is None:
         return _plain(name)
@@ -87,6 +93,24 @@ def _factor(text: str, found: re.Match[str]) -> Strategy:
             raise error.at(_place(text, column)) from None
         column += len(item) + 1
     return instantiate(name, *items)
+
+
+def _precise(left: Strategy, preset: Strategy) -> Strategy:
+    """What stands to the left, with the bytes of a preset in the place of those that it says itself."""
+    for name in left.modifiers:
+        if name in precisions():
+            raise InputError(f"says two precisions, {name} and {preset.name}")
+    made = overlay(left, {"types": {PRESET: preset.name}})
+    return replace(made, name=f"{left.name}*{preset.name}", modifiers=(*left.modifiers, preset.name))
+
+
+def precision_of(text: str) -> str:
+    """The precision preset among the factors of an expression; "" where there is none.
+
+    >>> precision_of("zero1*tp_sp*megatron"), precision_of("zero1")
+    ('megatron', '')
+    """
+    return next((word for word in words(text) if word in precisions()), "")
 
 
 @lru_cache(maxsize=256)

@@ -104,6 +104,26 @@ def test_where_nobody_watches_nothing_is_shown() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_where_nobody_watches_a_long_search_tells_lines_now_and_then(monkeypatch: pytest.MonkeyPatch,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 1.0, 16.0, 17.0, 40.0])
+    monkeypatch.setattr(attend, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    with attend.told_in_lines("search"):
+        for text in ("1 of 4 strategies", "2 of 4 strategies", "3 of 4 strategies", "4 of 4 strategies"):
+            progress.say(text)
+    assert capsys.readouterr() == ("", "placealg search: 2 of 4 strategies, 16 s\nplacealg search: 4 of 4 strategies, "
+                                   "40 s\n")
+
+
+def test_on_a_terminal_a_long_search_tells_no_lines(monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(attend, "_terminal", lambda: 2)
+    monkeypatch.setattr(attend, "LINES", 0.0)
+    with attend.told_in_lines("search"):
+        progress.say("1 of 4 strategies")
+    assert capsys.readouterr() == ("", "")
+
+
 def test_what_is_quick_shows_nothing() -> None:
     assert shown_on_a_terminal("--version")[:2] == (0, "")
 

@@ -28,9 +28,9 @@ def test_no_published_step_is_faster_than_the_bound(step: PublishedStep) -> None
 
 
 def test_every_step_has_a_source_and_a_time() -> None:
-    assert len({step.id for step in published_steps()}) == len(published_steps()) == 37
-    assert all(step.source and step.seconds > 1 for step in published_steps())
-    assert len({step.table for step in published_steps()}) == 10
+    assert len({step.id for step in published_steps()}) == len(published_steps()) == 51
+    assert all(step.source and step.seconds > Fraction(1, 2) for step in published_steps())
+    assert len({step.table for step in published_steps()}) == 13
 
 
 def test_a_time_is_told_in_one_of_three_ways() -> None:

@@ -33,7 +33,7 @@ from placealg.configurations.layouts import PASSES, Devices
 from placealg.configurations.left_out import Decided, decided
 from placealg.configurations.modes import expanded
 from placealg.configurations.programs import Programs, default_folder
-from placealg.configurations.question import Question, open_sizes
+from placealg.configurations.question import Question, check_sizes
 from placealg.configurations.run import search
 from placealg.configurations.space import Space, read_spaces, spaces
 from placealg.cost.layouts import MOST_SEQUENCES
@@ -197,11 +197,10 @@ def read_question(chosen: Namespace) -> Question:
         raise InputError(f"{model.name} has no op graph, so that neither activations nor flop are known: name a "
                          "configuration", where="search")
     sizes = dict(read_size(word) for word in chosen.sizes)
-    if left := open_sizes(model, sizes):
-        raise InputError(f"{model.name} leaves {', '.join(left)} open: --set {left[0]}=NUMBER", where="search")
-    for name, value in sizes.items():
-        if name in model.sizes and model.sizes[name] != value:
-            raise InputError(f"{name} = {value} contradicts {model.name}'s {name} = {model.sizes[name]}", where="--set")
+    try:
+        check_sizes(model, sizes)
+    except InputError as error:
+        raise error.at("--set") from None
     on = read_machine(chosen)
     memory = amount(chosen.device_memory, BYTES, "--device-memory") if chosen.device_memory else on.memory
     if memory is None:
@@ -221,19 +220,11 @@ def read_question(chosen: Namespace) -> Question:
 
 
 def read_size(word: str) -> tuple[str, Fraction]:
-    """One size of --set: a symbol and its number."""
-    from placealg.mesh import SYMBOLS, meant_size
-
+    """One size of --set: a name and its number."""
     name, equals, text = (part.strip() for part in word.partition("="))
     if not equals or not name:
         raise InputError(f"'{word}' is not NAME=VALUE", where="--set")
-    if name not in SYMBOLS or name in ("b", "m", "v"):
-        raise InputError(f"'{name}' is no size of the model: degrees, b, m and v are fixed by --fix", where="--set",
-                         name=name, valid=SYMBOLS, near=meant_size(name, SYMBOLS))
-    value = _number(text, f"--set {word}")
-    if value.denominator != 1 and SYMBOLS[name].assumption != "positive rational":
-        raise InputError(f"{name} = {text} is not a whole number", where=f"--set {word}")
-    return name, value
+    return name, _number(text, f"--set {word}")
 
 
 def _number(text: str, where: str) -> Fraction:

@@ -39,6 +39,26 @@ def open_sizes(model: Model, sizes: Mapping[str, Fraction]) -> list[str]:
     return sorted({n for d in model.graph.dims.values() for n in d.names()} - {*model.sizes, *sizes, "b"})
 
 
+def check_sizes(model: Model, sizes: Mapping[str, Fraction]) -> None:
+    """Refuse sizes that are none of the model's, no whole numbers or other than the model's, and sizes that lack.
+
+    >>> from placealg.models.config import resolve_model
+    >>> check_sizes(resolve_model("gpt2"), {"s": Fraction(3, 2)})
+    Traceback (most recent call last):
+    placealg.errors.InputError: s = 3/2 is not a whole number
+    """
+    for name, size in sizes.items():
+        if name not in SYMBOLS or name in ("b", "m", "v"):
+            raise InputError(f"'{name}' is no size of the model: a search finds degrees, b, m and v",
+                             name=name, valid=SYMBOLS, near=meant_size(name, SYMBOLS))
+        if size.denominator != 1 and SYMBOLS[name].assumption != "positive rational":
+            raise InputError(f"{name} = {size} is not a whole number")
+        if model.sizes.get(name, size) != size:
+            raise InputError(f"{name} = {size} contradicts {model.name}'s {name} = {model.sizes[name]}")
+    if left := open_sizes(model, sizes):
+        raise InputError(f"{model.name} leaves {', '.join(left)} open: give {left[0]} a number")
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A search: `sizes` are numbers beside the model's, `memory` is that of a device in bytes, `parameters` of times.
@@ -62,14 +82,7 @@ class Question:
         for name in self.parameters:
             if name not in PARAMETERS:
                 raise InputError(f"the estimate has no parameter '{name}'", name=name, valid=PARAMETERS)
-        for name, size in self.sizes.items():
-            if name not in SYMBOLS or name in ("b", "m", "v"):
-                raise InputError(f"'{name}' is no size of the model: a search finds degrees, b, m and v",
-                                 name=name, valid=SYMBOLS, near=meant_size(name, SYMBOLS))
-            if self.model.sizes.get(name, size) != size:
-                raise InputError(f"{name} = {size} contradicts {self.model.name}'s {name} = {self.model.sizes[name]}")
-        if left := open_sizes(self.model, self.sizes):
-            raise InputError(f"{self.model.name} leaves {', '.join(left)} open: give {left[0]} a number")
+        check_sizes(self.model, self.sizes)
         degrees = {n: size for n, size in self.space.fixed.items() if n not in ("b", "m", "v")}
         passes = {n: size for n, size in self.space.fixed.items() if n in ("b", "m")}
         for counts, what, fixed in (((self.devices.count,), "devices", degrees),

@@ -378,6 +378,20 @@ def test_bad_input_is_one_line(placealg: Callable[..., Outcome], words: tuple[st
     assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and says in told.err, told.err
 
 
+@pytest.mark.parametrize(("size", "says"), [
+    ("h=5", "h = 5 contradicts gpt2's h = 768"), ("q=1", "'q' is no size of the model: a search finds degrees, b, m and v"),
+    ("s=3/2", "s = 3/2 is not a whole number"), ("w=2", "gpt2 leaves s open: give s a number"),
+])
+def test_sizes_are_held_against_the_model_in_one_place(placealg: Callable[..., Outcome], size: str, says: str) -> None:
+    told = placealg("search", "gpt2", "--batch", "64", "--devices", "8", "--machine", "h100", "--set", size)
+    assert (told.code, told.out) == (2, "") and told.err.startswith(f"placealg: --set: {says}"), told.err
+    name, _, value = size.partition("=")
+    with pytest.raises(InputError) as error:
+        Question(resolve_model("gpt2"), Devices(8, 8, 64), machine("h100"), Fraction(8 * GB), SMALL,
+                 FrozenMap({name: Fraction(value)}))
+    assert str(error.value).startswith(says)
+
+
 def test_where_nothing_fits_the_least_excess_is_told(placealg: Callable[..., Outcome]) -> None:
     told = placealg(*WORDS, "--devices", "8", "--machine", "h100", "--device-memory", "500MB")
     assert told.code == 1 and "the nearest misses by" in told.out, told.out

@@ -335,8 +335,7 @@ def search(model: Model | str, devices: int, batch: int | Sequence[int], machine
 
     `batch` are the sequences of a step; of several numbers of them, the best by the sequence is sought. `memory` is
     that of a device, such as "80GB", by default the machine's; `sizes` are those that the model leaves open, such as
-    s=8192. `executor` derives strategies, `cache` is a folder that keeps them. `precision` names the bytes per element
-    that an engine has, which all strategies then say, as in zero1*megatron.
+    s=8192. `executor` derives strategies, `cache` is a folder that keeps them, `precision` is that of `cost`.
 
     >>> search("gpt2", devices=4, batch=8, machine="h100", only=("zero1",), s=64).best.text
     'zero1 dp=4 b=1 m=2'

@@ -73,7 +73,7 @@ def _searched(chosen: Namespace) -> int:
     question = read_question(chosen)
     for path in filter(None, (chosen.plot, chosen.certificate)):
         check_file(path)
-    for option in ("front", "front_alone", "plot", "certificate", "robust", "regions", "prefer"):
+    for option in ("front", "front_alone", "plot", "robust", "regions", "prefer"):
         if chosen.best_alone and getattr(chosen, option):
             raise InputError(f"--{option.replace('_', '-')} takes a search of all strategies: leave out --best-alone",
                              where="search")

@@ -28,6 +28,7 @@ from placealg.configurations.evaluate import (
 from placealg.configurations.found import Configuration, Found
 from placealg.configurations.left_out import Decided
 from placealg.configurations.programs import Program
+from placealg.configurations.pruning import WORK, Pruned, Work
 from placealg.configurations.question import Question
 from placealg.configurations.stages import kinds
 from placealg.cost.sums import Figure
@@ -39,7 +40,7 @@ from placealg.progress import say
 from placealg.prover.verdict import Report
 from placealg.version import VERSION
 
-FORMAT = 1
+FORMAT = 2
 KEY = "placealg_search"
 """The key that holds the format, by which a file is known."""
 
@@ -49,6 +50,10 @@ FIGURES: Mapping[str, str] = {"peak": PEAK, "states": STATES, "bound": BOUND, "e
 CLAIM = ("no configuration of this space that fits is better than the winner by this objective, and none that fits "
          "takes less than the bound, at these rates, parameters and sizes and under these hypotheses")
 
+CLAIM_OF_THE_BEST = ("no configuration of this space that fits is better than the winner by this objective, at these "
+                     "rates, parameters and sizes")
+"""What a certificate claims of a search that left strategies out by a bound: of the smallest bound it says nothing."""
+
 
 def certified(found: Found, said: Mapping[str, Any], report: Report | None, outside: Iterable[Decided] = ()
               ) -> dict[str, Any]:
@@ -56,22 +61,24 @@ def certified(found: Found, said: Mapping[str, Any], report: Report | None, outs
 
     Where nothing fits there is no winner and no report. A search that was interrupted has none: an InputError.
     """
-    if found.pruned:
-        raise InputError("strategies were left out by a bound: a certificate takes a search of all")
     if not found.complete:
         raise InputError("the search was interrupted: what it found is no optimum, and has no certificate")
     question, best = found.question, found.best if found.counts.fit else None
     made = {
-        KEY: FORMAT, "placealg": VERSION, "claim": CLAIM, "hypotheses": dict(HYPOTHESES),
+        KEY: FORMAT, "placealg": VERSION, "claim": CLAIM_OF_THE_BEST if found.pruned else CLAIM,
+        "hypotheses": dict(HYPOTHESES),
         "model": {**said, "config": _config(question.model)}, "question": asked_for(question),
         "left_out": [{"worse": one.pair.worse, "better": one.pair.better, "verdicts": list(one.verdicts)}
                      for one in outside],
         "refused": dict(found.refused),
         "strategies": {one.programs.expression: _strategy(one, question) for one in found.every},
+        "pruned": {expression: _left(expression, one, question) for expression, one in found.pruned.items()},
+        "work": {again: str(seconds) for again, seconds in Work.of(question).per_sequence.items()} if any(
+            one.by == WORK for one in found.pruned.values()) else {},
         "counts": {"strategies": len(found.every), "layouts": found.counts.layouts, "fit": found.counts.fit,
                    "places": found.counts.places},
         "winner": {**written(best), **proof(report)} if best and report is not None else None,
-        "least_bound": str(found.least_bound) if best else None,
+        "least_bound": str(found.least_bound) if best and not found.pruned else None,
     }
     return {**made, "digest": digest(made)}
 
@@ -127,6 +134,13 @@ def _strategy(one: Evaluated, question: Question) -> dict[str, Any]:
     wanted = kinds(one.programs.strategy, question.units, asked(one.programs, question)) if one.count else ()
     return {"stages": [stage(one.programs.of(kind), question) for kind in wanted], "layouts": one.count,
             "fit": len(one.needed), "places": one.places, "least": None if best is None else str(best)}
+
+
+def _left(expression: str, one: Pruned, question: Question) -> dict[str, Any]:
+    """What shows that a strategy is worse than the winner."""
+    say(f"writing {expression}")
+    programs = one.programs.stages if one.programs else ()
+    return {"by": one.by, "stages": [stage(program, question) for program in programs], "layouts": one.layouts}
 
 
 def stage(program: Program, question: Question) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from placealg.cost.times import PARAMETERS, TERM, times
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.step.derive import derive
-from placealg.step.pipeline import LATER
+from placealg.step.pipeline import Pipeline
 from placealg.strategy.expression import parse_strategy, words
 
 WORK, STATES = "work", "states"
@@ -39,13 +39,15 @@ MEANING = FrozenMap({
 class Pruned:
     """A strategy that was left out: by which bound, and at least what its layouts have of the objective.
 
-    `seconds` is at least what any of its layouts takes, by the bound of time; `layouts` is their number.
+    `seconds` is at least what any of its layouts takes, by the bound of time; `layouts` is their number. `programs` has
+    the stages that show it, with their states in the place of their peak; None where nothing was derived.
     """
 
     by: str
     least: float
     seconds: float
     layouts: int
+    programs: Programs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,7 @@ class Work:
 
     def least(self, expression: str) -> tuple[Programs, Pruned | None]:
         """The strategy without programs, and the bound of its work; None where no such bound is known."""
-        outline, question = outlined(expression, self.question.model), self.question
-        again = next((w for w in words(expression) if w.startswith("recompute")), "")
+        outline, question, again = outlined(expression, self.question.model), self.question, recomputed(expression)
         if outline.refused or question.objective not in ("estimate", "bound") or again not in self.per_sequence:
             return outline, None
         columns = asked(outline, question)
@@ -76,13 +77,18 @@ class Work:
         seconds = batch * float(self.per_sequence[again]) / question.devices.count * (1 - 2.0**-40)
         axis = outline.strategy.pipeline_axis
         waits = np.zeros(count)
-        if axis and order_of(outline.strategy) not in LATER:
+        if axis and not Pipeline(axis, order_of(outline.strategy)).splits:
             waits = (columns[axis] - 1) / (columns["m"] * columns.get("v", 1))
         efficiency = float({**PARAMETERS, **question.parameters}["efficiency"])
         by = batch if "batch" in columns else 1
         bound = float((seconds * efficiency / by).min())
         about = float((seconds * (1 + waits) / by).min())
         return outline, Pruned(WORK, about if question.objective == "estimate" else bound, bound, count)
+
+
+def recomputed(expression: str) -> str:
+    """The recomputation that an expression asks for; "" for none."""
+    return next((word for word in words(expression) if word.startswith("recompute")), "")
 
 
 def _alone(again: str, question: Question) -> Fraction | None:
@@ -107,4 +113,5 @@ def _alone(again: str, question: Question) -> Fraction | None:
 def relaxed(evaluated: Evaluated) -> Pruned:
     """The bound of a strategy by its states, evaluated as if they were its peak; infinite where none fit."""
     return Pruned(STATES, float(evaluated.near[1][0].min()) if evaluated.near else float("inf"),
-                  float(evaluated.least[1][0].min()) if evaluated.least else float("inf"), evaluated.count)
+                  float(evaluated.least[1][0].min()) if evaluated.least else float("inf"), evaluated.count,
+                  evaluated.programs)

@@ -17,12 +17,23 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from placealg.check.prove import prove
-from placealg.configurations.certificate import CLAIM, FIGURES, FORMAT, KEY, digest, proof, stage, text_of
+from placealg.configurations.certificate import (
+    CLAIM,
+    CLAIM_OF_THE_BEST,
+    FIGURES,
+    FORMAT,
+    KEY,
+    digest,
+    proof,
+    stage,
+    text_of,
+)
 from placealg.configurations.layouts import Devices
 from placealg.configurations.left_out import decided
 from placealg.configurations.programs import compiled
+from placealg.configurations.pruning import MEANING, WORK, Work, recomputed
 from placealg.configurations.question import Question
-from placealg.configurations.replay import Asked, Replayed, replayed
+from placealg.configurations.replay import Asked, Replayed, replayed, worked
 from placealg.configurations.run import strategies
 from placealg.configurations.space import LeftOut, Space
 from placealg.configurations.stages import Kind
@@ -120,21 +131,21 @@ def _model(said: Mapping[str, Any], folder: Path) -> Model:
 
 
 def _wrong(said: Mapping[str, Any], model: Model, regenerate: bool, counted: list[int]) -> Iterator[tuple[str, str]]:
-    keys = (KEY, "placealg", "claim", "hypotheses", "model", "question", "left_out", "refused", "strategies", "counts",
-            "winner", "least_bound", "digest")
+    keys = (KEY, "placealg", "claim", "hypotheses", "model", "question", "left_out", "refused", "strategies", "pruned",
+            "work", "counts", "winner", "least_bound", "digest")
     if tuple(said) != keys:
         yield "file", f"has not the keys {', '.join(keys)}"
         return
-    yield from _differs("claim", said["claim"], CLAIM)
+    yield from _differs("claim", said["claim"], CLAIM_OF_THE_BEST if said["pruned"] else CLAIM)
     yield from _differs("hypotheses", said["hypotheses"], dict(HYPOTHESES))
     question = question_of(said["question"], model)
     yield from _differs("question.model", said["question"]["model"], model.name)
     expected = strategies(question)
     listed = list(said["strategies"])
-    yield from ((e, "is missing: the space has it") for e in expected
-                if e not in said["strategies"] and e not in said["refused"])
-    yield from ((e, "is no strategy of the space, or stands twice") for e in (*listed, *said["refused"])
-                if e not in expected or (e in said["strategies"] and e in said["refused"]))
+    places = [said[key] for key in ("strategies", "refused", "pruned")]
+    yield from ((e, "is missing: the space has it") for e in expected if not any(e in place for place in places))
+    yield from ((e, "is no strategy of the space, or stands twice") for place in places for e in place
+                if e not in expected or sum(e in other for other in places) > 1)
     for expression, reason in said["refused"].items():
         yield from _differs(f"refused {expression}", reason, compiled(expression, model).refused)
     asked, every = Asked.read(said["question"]), dict[str, Replayed]()
@@ -158,6 +169,7 @@ def _wrong(said: Mapping[str, Any], model: Model, regenerate: bool, counted: lis
         "strategies": len(every), "layouts": counted[0], "fit": sum(one.fit for one in every.values()),
         "places": counted[1]})
     yield from _outcome(said, every, question)
+    yield from _pruned(said, question, regenerate)
     if regenerate:
         yield from _left_out(said["left_out"], question)
 
@@ -165,7 +177,7 @@ def _wrong(said: Mapping[str, Any], model: Model, regenerate: bool, counted: lis
 def _outcome(said: Mapping[str, Any], every: Mapping[str, Replayed], question: Question) -> Iterator[tuple[str, str]]:
     """What is wrong with the winner and the bound."""
     bounds = [one.bound for one in every.values() if one.bound is not None]
-    yield from _differs("least_bound", said["least_bound"], str(min(bounds)) if bounds else None)
+    yield from _differs("least_bound", said["least_bound"], str(min(bounds)) if bounds and not said["pruned"] else None)
     best = min((one for one in every.values() if one.best is not None), key=lambda one: one.best or (), default=None)
     if best is None or said["winner"] is None:
         yield from _differs("winner", said["winner"], None if best is None else "a configuration that fits")
@@ -181,6 +193,40 @@ def _outcome(said: Mapping[str, Any], every: Mapping[str, Replayed], question: Q
         yield "winner", "has other keys"
     for name, exact in by_formula(expression, best.sizes, question).items():
         yield from _differs(f"winner {name} by formula", str(best.values[name]), str(exact))
+
+
+def _pruned(said: Mapping[str, Any], question: Question, regenerate: bool) -> Iterator[tuple[str, str]]:
+    """What is wrong with the strategies that a bound left out: none of their layouts may be as good as the winner."""
+    asked, model, winner = Asked.read(said["question"]), question.model, said["winner"]
+    if said["pruned"] and winner is None:
+        yield "pruned", "has strategies, and there is no winner"
+        return
+    best = Fraction(0) if winner is None else question.by_sequence(
+        Fraction(winner["need" if asked.objective == "memory" else asked.objective]),
+        winner["sizes"] if asked.objective != "memory" else {})
+    for k, (expression, one) in enumerate(said["pruned"].items(), 1):
+        say(f"{k} of {len(said['pruned'])} strategies that were left out")
+        told = f"pruned {expression}"
+        if set(one) != {"by", "stages", "layouts"} or one["by"] not in MEANING or (one["by"] == WORK) == bool(
+                one["stages"]):
+            yield told, "does not say by what"
+            continue
+        if one["by"] == WORK:
+            layouts, least = worked(expression, Fraction(said["work"][recomputed(expression)]),
+                                    question.parameters["efficiency"], model, asked)
+            if least is None:
+                yield told, "has no work that tells"
+        else:
+            found = replayed(expression, one["stages"], model, asked, part=True)
+            layouts, least = found.layouts, found.least
+        yield from _differs(f"{told} layouts", one["layouts"], layouts)
+        if least is not None and least <= best:
+            yield told, f"may be as good as the winner: at least {float(least):.6g}, and that is {float(best):.6g}"
+        if regenerate and one["stages"]:
+            yield from _rederived(told, expression, one["stages"], question, peak=False)
+    if regenerate and said["work"]:
+        yield from _differs("work", said["work"], {again: str(seconds) for again, seconds in
+                                                   Work.of(question).per_sequence.items()})
 
 
 def by_formula(expression: str, sizes: Mapping[str, int], question: Question) -> dict[str, Fraction]:
@@ -205,10 +251,11 @@ def by_formula(expression: str, sizes: Mapping[str, int], question: Question) ->
     return {**found, "card": found["card"] * question.machine.values["card_bw"]}
 
 
-def _rederived(told: str, expression: str, stages: Any, question: Question) -> Iterator[tuple[str, str]]:
-    """What is other in the sums of programs that are derived again."""
+def _rederived(told: str, expression: str, stages: Any, question: Question, peak: bool = True
+               ) -> Iterator[tuple[str, str]]:
+    """What is other in the sums of programs that are derived again; `peak` is as in `compiled`."""
     wanted = [Kind(one["place"], tuple(one["units"])) for one in stages]
-    again = compiled(expression, question.model, wanted)
+    again = compiled(expression, question.model, wanted, peak)
     if again.refused:
         yield told, f"does not stand on the model: {again.refused}"
         return

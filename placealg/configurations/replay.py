@@ -130,8 +130,8 @@ class Replayed:
     values: dict[str, Fraction] = field(default_factory=dict)
 
 
-def replayed(expression: str, stages: Any, model: Model, asked: Asked) -> Replayed:
-    """A strategy evaluated again, from the sums of its kinds of stages."""
+def replayed(expression: str, stages: Any, model: Model, asked: Asked, part: bool = False) -> Replayed:
+    """A strategy evaluated again, from the sums of its kinds of stages; by a `part` of them, each figure at least."""
     strategy = parse_strategy(expression)
     sums = {(said["place"], tuple(said["units"])): {name: [Sum.read(one) for one in said[name]] for name in FIGURES}
             for said in stages}
@@ -142,7 +142,10 @@ def replayed(expression: str, stages: Any, model: Model, asked: Asked) -> Replay
     found = Replayed(len(every))
     if not every:
         return found
-    stood = [list(staged(strategy, units, sizes)) for sizes in every]
+    stood = [[one for one in staged(strategy, units, sizes) if not part or one[0] in sums] for sizes in every]
+    if not any(stood):
+        found.least = Fraction(0)
+        return found
     for kind in {kind for one in stood for kind, _ in one}:
         if kind not in sums:
             raise InputError(f"{expression} has a stage ({kind[0]}, {' and '.join(kind[1])}) without sums")
@@ -166,6 +169,32 @@ def replayed(expression: str, stages: Any, model: Model, asked: Asked) -> Replay
                           for r in range(len(rows)) if mine[r] == found.least)
     found.sizes, found.values = rows[row][1], {name: each[row] for name, each in values.items()}
     return found
+
+
+def worked(expression: str, seconds: Fraction, efficiency: Fraction, model: Model, asked: Asked
+           ) -> tuple[int, Fraction | None]:
+    """The number of a strategy's layouts, and the least of the objective by the work of a sequence on one device.
+
+    Of many devices the slowest works its part, and a stage of a pipeline waits besides, unless its order splits the
+    backward. None where there is no layout, or no time is the objective.
+    """
+    strategy = parse_strategy(expression)
+    axis, order = strategy.pipeline_axis, strategy.option("schedule", "pipeline")
+    every = list(listed(strategy, model, asked, len(unit_list(model, asked))))
+    part = seconds / asked.devices
+    if not every or asked.objective not in ("estimate", "bound"):
+        return len(every), None
+    if asked.objective == "bound":
+        return len(every), part * efficiency * min(_sequences(sizes, asked) for sizes in every)
+    waits = axis and order in ("gpipe", "1f1b", "interleaved")
+    return len(every), part * min(
+        _sequences(sizes, asked) * (1 + Fraction(sizes[axis] - 1, sizes["m"] * sizes.get("v", 1)) if waits else 1)
+        for sizes in every)
+
+
+def _sequences(sizes: Sizes, asked: Asked) -> int:
+    """By how many sequences work is compared: all of a step, or one where layouts have several numbers of them."""
+    return 1 if "batch" in sizes else asked.batches[0]
 
 
 def _need(both: dict[str, Ratio], asked: Asked) -> dict[str, Ratio]:

@@ -27,7 +27,8 @@ from placealg.models.config import resolve_model, shipped
 from placealg.polynomial import Polynomial
 from placealg.strategy.catalogue import catalogue
 
-CASES = [("zero3*tp_sp", "gpt2"), ("zero1*pp_interleaved*recompute_selective", "gpt2"), ("hsdp*offload_optimizer", "gpt2")]
+CASES = [("zero3*tp_sp", "gpt2"), ("zero1*pp_interleaved*recompute_selective", "gpt2"),
+         ("hsdp*offload_optimizer", "gpt2")]
 MORE = [(text, model) for entry in catalogue().values() for model in shipped()
         for text in (entry.name, f"zero1*{entry.name}*recompute_full")
         if not {"dp", "dp_shard"} & set(entry.axes) or text == entry.name]

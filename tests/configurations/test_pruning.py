@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -10,19 +11,21 @@ from pathlib import Path
 import pytest
 from conftest import Outcome
 
-from placealg.configurations.certificate import certified
+from placealg.check.prove import prove
+from placealg.configurations.certificate import certified, digest, text_of
 from placealg.configurations.evaluate import evaluate, exact
 from placealg.configurations.layouts import Devices
 from placealg.configurations.programs import Cache, compiled
 from placealg.configurations.pruning import STATES, WORK, Work, relaxed
 from placealg.configurations.question import Question
+from placealg.configurations.recheck import recheck_search
 from placealg.configurations.run import programs_for, search
 from placealg.configurations.space import Space, spaces
 from placealg.cost.machines import machine
 from placealg.cost.times import TERM
-from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
+from placealg.step.derive import derive
 
 SPACE = Space("some", FrozenMap({"data": ("zero1", "zero3"), "recompute": ("", "recompute_full")}))
 
@@ -95,10 +98,47 @@ def test_where_nothing_fits_all_are_searched() -> None:
     assert found is not None and whole is not None and found[1:] == whole[1:]
 
 
-def test_no_certificate_is_written_of_a_part() -> None:
-    found = search(asked(), best_alone=True)
-    with pytest.raises(InputError, match="left out by a bound"):
-        certified(found, {}, None)
+@pytest.mark.parametrize(("space", "by"), [
+    (SPACE, WORK), (Space("some", FrozenMap({"data": ("zero1",), "tp": ("", "tp_sp")})), STATES),
+    (Space("some", FrozenMap({"data": ("zero1",), "pp": ("", "pp")}), only=("zero1", "zero1[*]pp")), WORK)])
+def test_a_certificate_says_why_what_was_left_out_is_worse(space: Space, by: str, tmp_path: Path) -> None:
+    found = search(asked(space), best_alone=True)
+    assert by in {one.by for one in found.pruned.values()}
+    report = prove(derive(found.best.programs.strategy, found.question.model))
+    said = json.loads(text_of(certified(found, {"name": "gpt2", "options": {}}, report)))
+    file = tmp_path / "best.json"
+
+    def wrong(regenerate: bool = False) -> str:
+        file.write_text(text_of({**said, "digest": digest(said)}))
+        return "; ".join(f"{k} {v}" for k, v in recheck_search(str(file), regenerate=regenerate).wrong.items())
+
+    assert said["least_bound"] is None and not wrong() and not wrong(regenerate=True)
+    expression, one = next((e, one) for e, one in said["pruned"].items() if one["by"] == by)
+    if by == STATES:
+        term = one["stages"][0]["estimate"][0][0]
+        term[0] = str(Fraction(term[0]) * (1 + Fraction(1, 10**9)))
+        assert not wrong() and f"pruned {expression}" in wrong(regenerate=True)
+        for piece in one["stages"][0]["estimate"]:
+            for term in piece:
+                term[0] = str(Fraction(term[0]) / 1000)
+    else:
+        said["work"] = {again: str(Fraction(seconds) * (1 + Fraction(1, 10**9))) for again, seconds in
+                        said["work"].items()}
+        assert not wrong() and "work says" in wrong(regenerate=True)
+        said["work"] = dict.fromkeys(said["work"], "1/10000")
+    assert f"pruned {expression} may be as good as the winner" in wrong()
+    said["pruned"] = {}
+    assert f"{expression} is missing: the space has it" in wrong()
+
+
+@pytest.mark.parametrize("order", ["pp_interleaved", "pp_zb_v", *(
+    pytest.param(order, marks=pytest.mark.slow) for order in ("pp", "pp_zb_h1", "pp_dualpipe_v"))])
+def test_no_order_of_a_pipeline_waits_less_than_its_bound(order: str) -> None:
+    question = replace(asked(Space("one", FrozenMap({"data": ("zero1",), "pp": (order,)})), 10**15),
+                       model=resolve_model("llama-2-7b"))
+    outline, bound = Work.of(question).least(f"zero1*{order}")
+    found = evaluate(programs_for(outline.expression, question, Cache(None, question.model)), question)
+    assert bound is not None and found.near is not None and bound.least <= found.near[1][1].min()
 
 
 def test_the_page_says_what_was_saved(placealg: Callable[..., Outcome]) -> None:

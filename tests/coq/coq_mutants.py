@@ -121,6 +121,8 @@ MUTANTS: tuple[Mutant, ...] = (
            "(experts inv_a)", "Instances.experts_correct"),
     Mutant("the kernel: a mean is a sum", "kernel/Check", "Terms (mean_of along (co s))", "Terms (co s)",
            "kernel/Events.reduce_ok"),
+    Mutant("the kernel: parts divided early are those of a mean", "kernel/Check",
+           "match by_ with Mean => Terms", "match by_ with Mean | Premultiplied => Terms", "kernel/Events.reduce_ok"),
     Mutant("the kernel: a sum over replicas counts once", "kernel/Check", "else Terms (times1 (Size a) (co s))",
            "else Terms (co s)", "kernel/Algebra.sum_reduced"),
     Mutant("the kernel: a gather asks nothing of its source", "kernel/Check",

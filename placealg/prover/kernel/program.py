@@ -30,6 +30,7 @@ _VALUES = {**_STATES, "grad": "Grad", "grad_sum": "GradSum"}
 _COUNTERS = {"step": "Step", "rng": "Stream"}
 _TICKS = {"assign": "Start", "update": "Advance", "store": "Store", "load": "Load"}
 _WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "sum": "Sum"}
+_OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Premultiplied"}
 _PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
 FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
@@ -271,9 +272,9 @@ def _free(w: _Writer, e: Event) -> Term:
 
 def _reduce(w: _Writer, e: Event) -> Term:
     _everywhere(e)
-    if e.op not in ("", "sum", "mean"):
+    if e.op not in _OPERATORS:
         raise Outside(e.path, f"op = {e.op}")
-    return ("Reduce", _in_place(e), w.along(e), e.op == "mean", e.to == "S", w.ratio(e))
+    return ("Reduce", _in_place(e), w.along(e), _OPERATORS[e.op], e.to == "S", w.ratio(e))
 
 
 def _publish(w: _Writer, e: Event) -> Term:

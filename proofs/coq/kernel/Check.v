@@ -250,13 +250,13 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | Absent => Absent
       | Holds (Sums s) q' o => if sayable f r then Holds (Sums (scaled r s)) (union q q') (o && within q' q) else Any
       | _ => Any end
-  | Reduce y along mean own r => set k y match get k y with
+  | Reduce y along by_ own r => set k y match get k y with
       | Absent => Absent
       | Holds (Sums s) q o =>
           let at_ := if own then owners along else [] in
           if sayable f r && match on_axes along q with [] => true | _ => false end then
             let s := reduced along s in
-            let s := if mean then Terms (mean_of along (co s)) (un s) (pt s) (from s) else s in
+            let s := match by_ with Mean => Terms (mean_of along (co s)) (un s) (pt s) (from s) | _ => s end in
             Holds (Sums (scaled r s)) (union q at_) (o || within at_ q)
           else Any
       | _ => Any end

@@ -208,7 +208,7 @@ Proof.
     + intros all. apply andb_true_iff in all. now rewrite H.
 Qed.
 
-Lemma reduce_ok y along mean_ own r0 : goal (Reduce y along mean_ own r0).
+Lemma reduce_ok y along by_ own r0 : goal (Reduce y along by_ own r0).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
   destruct (get k y) as [| |c q o]; [easy| |].
@@ -218,7 +218,7 @@ Proof.
   - destruct c as [| | |s|]; try easy. destruct (sayable p now f r0 && _) eqn:can; [|easy]. apply andb_true_iff in
     can.
     destruct can as [said off]. destruct (on_axes along q) eqn:out; [|easy]. clear off.
-    set (s1 := reduced along s). set (s2 := if mean_ then _ else s1).
+    set (s1 := reduced along s). set (s2 := match by_ with Mean => _ | _ => s1 end).
     intros r good. cbn beta. rewrite sat_union.
     assert (owned : sat (if own then owners along else []) r i = negb own || forallb (fun a => r a =? Semantics.own
       a i) along).
@@ -227,22 +227,26 @@ Proof.
     + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer
       along)).
       destruct (sat q r i) eqn:there.
-      * rewrite (together_all _ _ (fun r' => mean count_ t (co s) * partial_sum (covered t j (pt s)) (un s)
-            (fun x => given p t (from s) x i) r')%ring).
-        -- cbn [option_map]. do 2 f_equal. rewrite sum_reduced by easy. fold s1.
-           rewrite (ratio_ok p count_ counts_equal t j now f m r) by (easy || apply (of_tally _ _ _ _ known)).
-           cbn [Facts.val scaled co un pt from]. rewrite times_ok by easy.
+      * assert (divides : forall r', ok r' -> ratio_of p m t j r' r0 = mean count_ t r0).
+        { intros r' good'. apply (ratio_ok p count_ counts_equal t j now f m r'); try easy. apply (of_tally _ _ _ _ known). }
+        set (first := match by_ with Premultiplied => mean count_ t r0 | _ => 1%ring end).
+        rewrite (together_all _ _ (fun r' => first * (mean count_ t (co s) * partial_sum (covered t j (pt s)) (un s)
+            (fun x => given p t (from s) x i) r'))%ring).
+        -- cbn [option_map]. apply f_equal. rewrite sum_list_times, sum_reduced by easy. fold s1.
+           rewrite (divides r good). cbn [Facts.val scaled co un pt from]. rewrite times_ok by easy.
            assert (kept : pt s1 = pt s /\ from s1 = from s).
            { unfold s1. clear. induction along as [|a l IH]; [easy|]. cbn [reduced fold_right]. fold (reduced l s).
              unfold reduced1. destruct (mem a (un (reduced l s))); easy. }
            destruct kept as [E1 E2].
-           assert (S2 : co s2 = if mean_ then mean_of along (co s1) else co s1) by (unfold s2; now destruct mean_).
-           assert (U2 : un s2 = un s1) by (unfold s2; now destruct mean_).
-           assert (P2 : pt s2 = pt s1) by (unfold s2; now destruct mean_).
-           assert (F2 : from s2 = from s1) by (unfold s2; now destruct mean_).
-           rewrite S2, U2, P2, F2, E1, E2. apply f_equal. destruct mean_; rewrite ?mean_of_ok by easy; ring.
+           assert (S2 : co s2 = match by_ with Mean => mean_of along (co s1) | _ => co s1 end)
+             by (unfold s2; now destruct by_).
+           assert (U2 : un s2 = un s1) by (unfold s2; now destruct by_).
+           assert (P2 : pt s2 = pt s1) by (unfold s2; now destruct by_).
+           assert (F2 : from s2 = from s1) by (unfold s2; now destruct by_).
+           rewrite S2, U2, P2, F2, E1, E2. apply f_equal. unfold first. destruct by_; rewrite ?mean_of_ok by easy; ring.
         -- intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption).
-           specialize (H r' good'). cbn beta in H. rewrite same in H by easy. rewrite H. reflexivity.
+           specialize (H r' good'). cbn beta in H. rewrite same in H by easy. rewrite H. cbn [option_map as_number Facts.val].
+           unfold first. rewrite (divides r' good'). destruct by_; apply f_equal; ring.
       * intros either.
         assert (none : forall r', In r' (peers along r) -> held m y r' i = None).
         { intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption). specialize (H r' good'). cbn

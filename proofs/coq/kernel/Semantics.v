@@ -158,10 +158,14 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
       | None => None
       | Some (inr a) => Some (inr (a * ratio_of m t j r k)%ring)
       | _ => Some (z r i) end else get y r i)
-  | Reduce y along mean owners k => write m here y (fun r i =>
+  | Reduce y along by_ owners k => write m here y (fun r i =>
       if negb owners || forallb (fun a => r a =? own a i) along then
-        option_map (fun s => inr (s * (if mean then product share (map size along) else 1) * ratio_of m t j r k)%ring)
-          (together (map (fun r' => option_map as_number (get y r' i)) (peers along r)) (as_number (z r i)))
+        let early r' v := match by_ with Premultiplied => as_number v * ratio_of m t j r' k | _ => as_number v end%ring in
+        let late s := match by_ with
+          | Premultiplied => s | Plain => s * ratio_of m t j r k
+          | Mean => s * product share (map size along) * ratio_of m t j r k end%ring in
+        option_map (fun s => inr (late s))
+          (together (map (fun r' => option_map (early r') (get y r' i)) (peers along r)) (as_number (z r i)))
       else None)
   | Clip y q => write m here y (fun r i => if sat q r i then
       match get y r i, total m r with

@@ -27,6 +27,10 @@ Definition place := list clause.
 Inductive symbol := Tokens | Count | Micro | Size (a : nat).
 Record ratio := Ratio { over : list symbol; under : list symbol }.
 
+(** How a reduction puts the parts of its ranks together: their sum or mean, divided behind it, or the sum of parts that
+    each rank has divided before. *)
+Inductive operator := Plain | Mean | Premultiplied.
+
 (** What happens to one instance of one group, on all ranks at once; [x] is read, [y] is written. *)
 Inductive event :=
 | Broadcast (x : slot) (along : list nat)              (* broadcast, root 0 *)
@@ -39,7 +43,7 @@ Inductive event :=
 | Zero (y : slot) (q : place)
 | Accumulate (x y : slot) (q : place)
 | Scale (y : slot) (k : ratio) (q : place)
-| Reduce (y : slot) (along : list nat) (mean : bool) (owners : bool) (k : ratio)
+| Reduce (y : slot) (along : list nat) (by_ : operator) (owners : bool) (k : ratio)
 | Clip (y : slot) (q : place)
 | Update (k : tier) (q : place).
 

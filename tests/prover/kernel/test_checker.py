@@ -27,6 +27,7 @@ from placealg.prover.kernel.coq import (
     worlds,
 )
 from placealg.prover.kernel.program import program_of
+from placealg.step.edit import edit
 from placealg.step.event import Clause
 from placealg.strategy.file import parse_strategy_file
 
@@ -140,6 +141,14 @@ def test_what_is_gathered_where_its_shard_rests() -> None:
     assert found.reason == f"{path}: where = owner(left), along which it gathers"
 
 
+@pytest.mark.parametrize(("op", "by", "accepted"), [
+    ("premultiplied", "dp", True), ("sum", "dp", True), ("premultiplied", "1", False), ("premultiplied", "m", False)])
+def test_parts_that_are_divided_before_they_are_summed(op: str, by: str, accepted: bool) -> None:
+    chosen, on = pa.parse_strategy("zero3"), pa.abstract()
+    step = edit(pa.derive(chosen, on), set="backward.*.grad.reduce[dp]", op=op, divisor=by)
+    assert kernel(step, chosen, on).accepted is accepted
+
+
 def test_a_flag_that_the_reference_lacks_is_refused() -> None:
     chosen, on = parse_strategy_file('base = "dp"\n[optimizer]\nskip = "overflow"').strategy, pa.abstract()
     step = pa.derive(chosen, on)
@@ -197,7 +206,7 @@ def test_a_printed_file_that_was_edited(tmp_path: Path) -> None:
     path = tmp_path / "dp.v"
     path.write_text(printed(), encoding="utf-8")
     check_unedited(path)
-    path.write_text(printed().replace("[0] true false", "[0] false false"), encoding="utf-8")
+    path.write_text(printed().replace("[0] Mean false", "[0] Plain false"), encoding="utf-8")
     with pytest.raises(InputError, match="was edited by hand"):
         check_unedited(path)
     path.write_text("Theorem strategy_correct : True.", encoding="utf-8")
@@ -225,7 +234,7 @@ def test_without_coqc_nothing_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_coq_proves_what_is_accepted_and_refuses_what_is_not() -> None:
     theory = extracted.ROOT / "proofs" / "coq"
     assert by_coqc(printed(), theory) == ""
-    assert "coqc refuses strategy.v" in by_coqc(printed().replace("[0] true false", "[0] false false"), theory)
+    assert "coqc refuses strategy.v" in by_coqc(printed().replace("[0] Mean false", "[0] Plain false"), theory)
     assert "assumes something" in by_coqc(printed().replace(
         "Theorem strategy_correct : correct strategy.\nProof. apply check_sound; vm_compute; reflexivity. Qed.",
         "Axiom strategy_correct : correct strategy."), theory)

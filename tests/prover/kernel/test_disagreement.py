@@ -5,81 +5,59 @@ What it rejects of what the prover proves, and what is outside of its language, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from mutants import Mutant, axis_changes, deletions, doublings, swaps
-from operator_changes import operator_changes
+from kernel_mutants import BEGUN, KINDS, STRATEGIES, Count, counted, program, table
 
 import placealg as pa
-from placealg.check.kernel import kernel
-from placealg.prover.examine import examine
-from placealg.prover.verdict import PROVED, REFUTED, overall
+from placealg.check.kernel import Kernel, kernel
+from placealg.models.model import Model
 from placealg.step.program import Step
-from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import Strategy
-
-KINDS = {"deletions": deletions, "doublings": doublings, "axis_changes": axis_changes, "swaps": swaps,
-         "operator_changes": operator_changes}
-STRATEGIES = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "zero3*offload_optimizer",
-              'hsdp|[loss]\npreset = "token_mean"', 'zero1|[loss]\npreset = "sum"',
-              'hsdp|[optimizer]\nskip = "overflow"', 'zero1|[optimizer]\nname = "muon"',
-              'hsdp|[optimizer]\nname = "lamb"', 'hsdp|[checkpoint]\nby = "one"')
-"""Names, some with tables of their own."""
-
-
-def strategy_of(text: str) -> Strategy:
-    """A strategy of the catalogue, with its tables behind a bar."""
-    base, _, tables = text.partition("|")
-    return parse_strategy_file(f'base = "{base}"\n{tables}').strategy
-
-
-def cause(mutant: Mutant) -> str:
-    """Why the kernel may reject what the prover proves; "" where nothing is known that would excuse it."""
-    events = {e.path for e in (*mutant.events, *mutant.instead)}
-    if len(mutant.instead) > len(mutant.events) and any(e.verb == "compute" for e in mutant.events):
-        return "a unit, or the loss, is computed twice"
-    if any(e.phase in ("save", "resume") for e in mutant.events):
-        return "a checkpoint is stored or loaded in another way"
-    if any(e.verb == "norm" and e.group for e in mutant.events):
-        return "a norm counts by what is held, and where a gradient is held between steps is not followed"
-    if any(a.verb == "zero" and {*b.where} < {*a.where} for a, b in zip(mutant.events, mutant.instead, strict=False)):
-        return "a rank begins a sum of gradients that it owns no part of"
-    return "" if events else "nothing is changed"
-
-
-def disagreements(strategy: str, mutants: Iterator[Mutant]) -> tuple[int, list[str]]:
-    """(how many programs both have judged, what is wrong between them)."""
-    chosen, on = strategy_of(strategy), pa.abstract()
-    judged, wrong = 0, []
-    for mutant in mutants:
-        found = kernel(mutant.step, chosen, on)
-        if found.accepted is None:
-            continue
-        judged += 1
-        verdict, _ = overall(examine(mutant.step).verdicts)
-        if found.accepted and verdict != PROVED:
-            wrong.append(f"{mutant.story}: accepted, but {verdict}")
-        elif not found.accepted and verdict != REFUTED and not cause(mutant):
-            wrong.append(f"{mutant.story}: not accepted, but {verdict}")
-    return judged, wrong
-
-
-def step(strategy: str) -> Step:
-    return pa.derive(strategy_of(strategy), pa.abstract())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernel_and_prover_agree_on_a_sample(kind: str) -> None:
-    sample = [m for k, m in enumerate(KINDS[kind](step("hsdp"))) if k % 9 == 4]
-    judged, wrong = disagreements("hsdp", iter(sample))
-    assert judged
-    assert wrong == []
+    count = counted("hsdp", [m for k, m in enumerate(KINDS[kind](program("hsdp"))) if k % 9 == 4])
+    assert count.judged
+    assert count.wrong == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_kernel_and_prover_agree(strategy: str, kind: str) -> None:
-    _, wrong = disagreements(strategy, KINDS[kind](step(strategy)))
-    assert wrong == []
+    assert counted(strategy, KINDS[kind](program(strategy))).wrong == []
+
+
+def accepts(_: Step, strategy: Strategy, model: Model) -> Kernel:
+    """A kernel that accepts everything."""
+    return kernel(pa.derive(strategy, model), strategy, model)
+
+
+def test_a_kernel_that_accepts_everything_is_found() -> None:
+    reduced = [m for m in KINDS["deletions"](program("dp")) if m.events[0].verb == "reduce"]
+    assert counted("dp", reduced, accepts).wrong == [
+        "dp: drop reduce.layer.weight.grad_sum.reduce[dp]: accepted, but REFUTED"]
+
+
+def rejects(step: Step, strategy: Strategy, model: Model) -> Kernel:
+    """A kernel that rejects everything that it can read."""
+    found = kernel(step, strategy, model)
+    return Kernel(None if found.accepted is None else False, found.reason)
+
+
+def test_what_is_rejected_without_a_known_cause_is_found() -> None:
+    doubled = [m for m in KINDS["doublings"](program("dp")) if m.events[0].path == "init.layer.weight.broadcast[dp]"]
+    assert counted("dp", doubled, rejects).wrong == [
+        "dp: double init.layer.weight.broadcast[dp]: not accepted, but PROVED"]
+
+
+def test_the_table_counts_by_program_and_by_cause() -> None:
+    count = Count(accepted=2, rejected=3)
+    count.narrow[BEGUN] += 1
+    count.outside["root = 1"] += 4
+    lines = list(table({"dp": count}))
+    assert "| `dp` | 10 | 2 | 3 | 1 | 4 |" in lines
+    assert f"| {BEGUN} | 1 |" in lines
+    assert "| root = 1 | 4 |" in lines
+    assert lines[-1].endswith("no known cause: none.")

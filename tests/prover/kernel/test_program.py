@@ -32,7 +32,7 @@ REFUSED = {
     "divisor": ("update.layer.weight.update", {"divisor": Monomial.of("dp")}, "divisor = dp"),
     "a number": ("backward.loss.scale", {"divisor": Monomial.number(2)}, "divisor = 2"),
     "tokens outside": ("reduce.layer.weight.grad_sum.reduce[dp]", {"divisor": Monomial.of("tokens")}, "counts tokens"),
-    "op": ("reduce.layer.weight.grad_sum.reduce[dp]", {"op": "premultiplied"}, "op = premultiplied"),
+    "op": ("reduce.layer.weight.grad_sum.reduce[dp]", {"op": "max"}, "op = max"),
     "root": ("init.layer.weight.broadcast[dp]", {"root": 1}, "root = 1"),
     "a rank": ("update.layer.weight.norm", {"where": (Clause("dp", 1),)}, "where = rank"),
     "where": ("forward.loss.compute", {"where": (Clause("dp"),)}, "where = owner"),
@@ -77,7 +77,7 @@ def test_a_unit_that_lacks_an_op_is_none(path: str) -> None:
 def test_the_text_of_a_term() -> None:
     text = coq_text(program_of(step(), WHOLE))
     assert text.count("(") == text.count(")")
-    assert "Reduce (At GradSum Device) [0] true false (Ratio [] [])" in text
+    assert "Reduce (At GradSum Device) [0] Mean false (Ratio [] [])" in text
 
 
 ODD: dict[str, object] = {

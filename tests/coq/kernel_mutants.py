@@ -1,0 +1,155 @@
+"""Kernel against prover: every deletion, doubling, swap, axis and operator change of every covered program.
+
+python tests/coq/kernel_mutants.py            prints the table, and what is wrong between the two (exit code 1)
+python tests/coq/kernel_mutants.py --write    writes it into docs/proofs.md, between its marks
+
+The kernel may accept nothing that the prover does not prove. What it rejects of what the prover proves is counted by
+cause; a mutant for which no cause is known is wrong. A mutant outside of the kernel's language is counted, and no pass.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kernel_table import PAGE
+from mutants import Mutant, axis_changes, deletions, doublings, swaps
+from operator_changes import operator_changes
+
+import placealg as pa
+from placealg.check.kernel import Kernel, kernel
+from placealg.models.model import Model
+from placealg.prover.examine import examine
+from placealg.prover.verdict import PROVED, REFUTED, overall
+from placealg.step.program import Step
+from placealg.strategy.file import parse_strategy_file
+from placealg.strategy.spec import Strategy
+
+BEGIN, END = "<!-- kernel mutants: begin -->\n", "<!-- kernel mutants: end -->\n"
+"""The marks between which the table stands."""
+
+KINDS = {"deletions": deletions, "doublings": doublings, "axis_changes": axis_changes, "swaps": swaps,
+         "operator_changes": operator_changes}
+
+STRATEGIES = (
+    "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
+    "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
+    "zero3*zero1[more]", 'hsdp|[loss]\npreset = "token_mean"', 'zero1|[loss]\npreset = "sum"',
+    'hsdp|[optimizer]\nskip = "overflow"', 'zero1|[optimizer]\nname = "muon"', 'hsdp|[optimizer]\nname = "lamb"',
+    'hsdp|[checkpoint]\nby = "one"')
+"""Names, some with tables of their own behind a bar."""
+
+TWICE = "a unit, or the loss, is computed twice"
+CHECKPOINT = "a checkpoint is stored or loaded in another way"
+NORM = "a norm counts by what is held, and where a gradient is held between steps is not followed"
+BEGUN = "a rank begins a sum of gradients that it owns no part of"
+
+
+def strategy_of(text: str) -> Strategy:
+    """A strategy of the catalogue, with its tables behind a bar."""
+    base, _, tables = text.partition("|")
+    return parse_strategy_file(f'base = "{base}"\n{tables}').strategy
+
+
+def program(text: str) -> Step:
+    """Its program on the abstract model."""
+    return pa.derive(strategy_of(text), pa.abstract())
+
+
+def cause(mutant: Mutant) -> str:
+    """Why the kernel may reject what the prover proves; "" where nothing is known that would excuse it."""
+    if len(mutant.instead) > len(mutant.events) and any(e.verb == "compute" for e in mutant.events):
+        return TWICE
+    if any(e.phase in ("save", "resume") for e in mutant.events):
+        return CHECKPOINT
+    if any(e.verb == "norm" and e.group for e in mutant.events):
+        return NORM
+    if any(a.verb == "zero" and {*b.where} < {*a.where} for a, b in zip(mutant.events, mutant.instead, strict=False)):
+        return BEGUN
+    return ""
+
+
+@dataclass(slots=True)
+class Count:
+    """What became of the mutants of one program."""
+
+    outside: Counter[str] = field(default_factory=Counter)
+    accepted: int = 0
+    rejected: int = 0
+    narrow: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def judged(self) -> int:
+        """How many of them both have judged."""
+        return self.accepted + self.rejected + self.narrow.total() + len(self.wrong)
+
+
+def counted(strategy: str, mutants: Iterable[Mutant],
+            ask: Callable[[Step, Strategy, Model], Kernel] = kernel) -> Count:
+    """What the two say of the mutants of a strategy's program."""
+    chosen, on, count = strategy_of(strategy), pa.abstract(), Count()
+    for mutant in mutants:
+        found = ask(mutant.step, chosen, on)
+        if found.accepted is None:
+            count.outside[found.reason.rpartition(": ")[2]] += 1
+            continue
+        verdict, _ = overall(examine(mutant.step).verdicts)
+        if found.accepted and verdict == PROVED:
+            count.accepted += 1
+        elif not found.accepted and verdict == REFUTED:
+            count.rejected += 1
+        elif not found.accepted and cause(mutant):
+            count.narrow[cause(mutant)] += 1
+        else:
+            count.wrong.append(f"{strategy}: {mutant.story}: {'' if found.accepted else 'not '}accepted, but {verdict}")
+    return count
+
+
+def table(counts: dict[str, Count]) -> Iterator[str]:
+    """The lines: a row a program, then the causes, then what is outside of the language."""
+    yield "| program | changed programs | both accept | both reject | rejected, though proved | outside |"
+    yield "|---|---|---|---|---|---|"
+    for strategy, c in counts.items():
+        yield (f"| `{strategy.replace(chr(10), ' ').replace('|', ' with ')}` | {c.judged + c.outside.total()} | "
+               f"{c.accepted} | {c.rejected} | {c.narrow.total()} | {c.outside.total()} |")
+    every = list(counts.values())
+    yield (f"| all | {sum(c.judged + c.outside.total() for c in every)} | {sum(c.accepted for c in every)} | "
+           f"{sum(c.rejected for c in every)} | {sum(c.narrow.total() for c in every)} | "
+           f"{sum(c.outside.total() for c in every)} |")
+    for title, named in (("rejected, though proved, because", [c.narrow for c in every]),
+                         ("outside of the language", [c.outside for c in every])):
+        yield ""
+        yield f"| {title} | changed programs |"
+        yield "|---|---|"
+        for told, n in sum(named, Counter[str]()).most_common():
+            yield f"| {told} | {n} |"
+    wrong = sum(len(c.wrong) for c in every)
+    yield ""
+    yield f"Accepted, though not proved, or rejected for no known cause: {wrong or 'none'}."
+
+
+def main() -> int:
+    """Print or write the table; 1 if the two differ where they may not."""
+    counts = {}
+    for strategy in STRATEGIES:
+        step = program(strategy)
+        counts[strategy] = counted(strategy, (m for kind in KINDS.values() for m in kind(step)))
+        print(f"{strategy!r}: {counts[strategy].judged} judged", file=sys.stderr, flush=True)
+    text = "\n".join(table(counts))
+    if sys.argv[1:] == ["--write"]:
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(re.sub(f"{re.escape(BEGIN)}.*?{re.escape(END)}", lambda _: f"{BEGIN}{text}\n{END}", page,
+                               flags=re.DOTALL), encoding="utf-8")
+    else:
+        print(text)
+    wrong = [w for c in counts.values() for w in c.wrong]
+    print("\n".join(wrong), file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

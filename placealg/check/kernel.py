@@ -85,7 +85,7 @@ def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
     True
     """
     try:
-        program = program_of(step, resting(strategy, model))
+        program = program_of(step, resting(strategy, model), resting(strategy, model, "average"))
     except Outside as outside:
         return Kernel(None, str(outside))
     return Kernel(shipped().check(program), "", sha256(program), program)

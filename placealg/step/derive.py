@@ -70,8 +70,10 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
                          bool(strategy.option("schedule", "offload_layers")))
 
 
-def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...], str]]:
+def resting(strategy: Strategy, model: Model, value: str = "weight") -> dict[str, tuple[tuple[str, ...], str]]:
     """Group -> (the axes over which its parameters rest sharded, the tier), as the strategy says, not the program.
+
+    With value = "average" the same of the average of its weights, of the groups that have one.
 
     >>> from placealg.models.abstract import abstract
     >>> from placealg.strategy.expression import parse_strategy
@@ -81,6 +83,8 @@ def resting(strategy: Strategy, model: Model) -> dict[str, tuple[tuple[str, ...]
     model = trained(strategy, model)
     strategy = with_whole(strategy, model)
     plans = _plans(strategy, model, operations_of(strategy, model))
+    if value == "average":
+        return {plan.group.name: plan.average_rests for plan in plans if plan.averaged != "none"}
     return {plan.group.name: (plan.gathered, plan.weight_tier) for plan in plans}
 
 

@@ -1,10 +1,9 @@
-"""The kernel's checker, extracted from its Coq sources as data: what the wheel runs, without Coq.
+"""The kernel's checker, extracted from its Coq sources as data: what the wheel runs, without Coq; and its semantics.
 
-    python tests/coq/extracted.py BUILD [FILE]     writes it to FILE (default: where the wheel has it), from the files
-                                                   that `proofs/coq/check.sh BUILD` has compiled
+    python tests/coq/extracted.py BUILD     writes both, from the files that `proofs/coq/check.sh BUILD` has compiled
 
 Coq extracts `check` as JSON; types are left out, and each expression is a short list. The sources' digest stands beside
-it, by which a test without Coq sees that they have changed.
+it, by which a test without Coq sees that they have changed. The semantics, which tests run, is extracted likewise.
 """
 
 from __future__ import annotations
@@ -13,22 +12,48 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = tuple(ROOT / "proofs" / "coq" / "kernel" / f"{name}.v" for name in ("Syntax", "Check", "Decide"))
-CHECKER = ROOT / "placealg" / "prover" / "kernel" / "checker.json"
-_EXTRACT = """From Placealg.kernel Require Import Decide.
-From Coq Require Import Extraction.
-Extraction Language JSON.
-Extraction "checker.json" Decide.check.
-"""
+KERNEL = ROOT / "proofs" / "coq" / "kernel"
 
 
-def digest() -> str:
-    """The digest of the sources that are extracted."""
-    return hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """What is extracted from one file of the kernel: the names, the files whose digest stands beside it, the target."""
+
+    file: str
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    target: Path
+
+    def digest(self) -> str:
+        """The digest of the sources that are extracted."""
+        return hashlib.sha256(b"".join((KERNEL / f"{name}.v").read_bytes() for name in self.sources)).hexdigest()
+
+    def text(self, build: Path) -> str:
+        """The extracted programs; `build` holds the compiled files."""
+        names = " ".join(f"{self.file}.{name}" for name in self.names)
+        (build / "Extract.v").write_text(
+            f"From Placealg.kernel Require Import {self.file}.\nFrom Coq Require Import Extraction.\n"
+            f'Extraction Language JSON.\nExtraction "extracted.json" {names}.\n', encoding="utf-8")
+        subprocess.run(["coqc", "-q", "-R", ".", "Placealg", "Extract.v"], cwd=build, check=True, capture_output=True)
+        found = json.loads((build / "extracted.json").read_text(encoding="utf-8"))
+        terms: list[list[Any]] = []
+        for one in found["declarations"]:
+            if one["what"] == "decl:term":
+                terms.append([one["name"], short(one["value"])])
+            elif one["what"] == "decl:fixgroup":
+                terms += [[item["name"], short(item["value"])] for item in one["fixlist"]]
+        lines = ",\n".join(json.dumps(term, separators=(",", ":")) for term in terms)
+        return f'{{"sources":"{self.digest()}","terms":[\n{lines}\n]}}\n'
+
+
+CHECKER = Extract("Decide", ("check",), ("Syntax", "Check", "Decide"), ROOT / "placealg/prover/kernel/checker.json")
+SEMANTICS = Extract("Semantics", ("run", "step", "truth", "ticks_of", "sat", "needs"),
+                    ("Syntax", "Setting", "Semantics"), ROOT / "tests/coq/semantics.json")
 
 
 def short(e: Any) -> list[Any]:
@@ -59,31 +84,16 @@ def _case(case: Any) -> list[Any]:
     return ["", [pattern["name"]] if kind == "rel" else [], short(case["body"])]
 
 
-def extracted(build: Path) -> str:
-    """The text of the extracted checker; `build` holds the compiled files."""
-    (build / "Extract.v").write_text(_EXTRACT, encoding="utf-8")
-    subprocess.run(["coqc", "-q", "-R", ".", "Placealg", "Extract.v"], cwd=build, check=True, capture_output=True)
-    found = json.loads((build / "checker.json").read_text(encoding="utf-8"))
-    terms: list[list[Any]] = []
-    for one in found["declarations"]:
-        if one["what"] == "decl:term":
-            terms.append([one["name"], short(one["value"])])
-        elif one["what"] == "decl:fixgroup":
-            terms += [[item["name"], short(item["value"])] for item in one["fixlist"]]
-    lines = ",\n".join(json.dumps(term, separators=(",", ":")) for term in terms)
-    return f'{{"sources":"{digest()}","terms":[\n{lines}\n]}}\n'
-
-
 def main() -> int:
-    """Write the extracted checker."""
-    if len(sys.argv) not in (2, 3):
+    """Write the extracted checker and semantics."""
+    if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    target = Path(sys.argv[2]) if len(sys.argv) == 3 else CHECKER
-    text = extracted(Path(sys.argv[1]).resolve())
-    if not target.exists() or target.read_text(encoding="utf-8") != text:
-        target.write_text(text, encoding="utf-8")
-        print(f"coq: the extracted checker has changed, and is written to {target}")
+    for one in (CHECKER, SEMANTICS):
+        text = one.text(Path(sys.argv[1]).resolve())
+        if not one.target.exists() or one.target.read_text(encoding="utf-8") != text:
+            one.target.write_text(text, encoding="utf-8")
+            print(f"coq: what is extracted has changed, and is written to {one.target}")
     return 0
 
 

@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from kernel_table import PAGE
@@ -39,7 +40,8 @@ STRATEGIES = (
     "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
     "zero3*zero1[more]", 'hsdp|[loss]\npreset = "token_mean"', 'zero1|[loss]\npreset = "sum"',
     'hsdp|[optimizer]\nskip = "overflow"', 'zero1|[optimizer]\nname = "muon"', 'hsdp|[optimizer]\nname = "lamb"',
-    'hsdp|[checkpoint]\nby = "one"')
+    'hsdp|[checkpoint]\nby = "one"', 'zero1|[optimizer]\naverage = "optimizer"',
+    'zero3|[optimizer]\naverage = "parameters"', 'hsdp|[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"')
 """Names, some with tables of their own behind a bar."""
 
 TWICE = "a unit, or the loss, is computed twice"
@@ -132,13 +134,19 @@ def table(counts: dict[str, Count]) -> Iterator[str]:
     yield f"Accepted, though not proved, or rejected for no known cause: {wrong or 'none'}."
 
 
+def judged(strategy: str) -> Count:
+    """What the two say of every mutant of a strategy's program."""
+    step = program(strategy)
+    return counted(strategy, (m for kind in KINDS.values() for m in kind(step)))
+
+
 def main() -> int:
     """Print or write the table; 1 if the two differ where they may not."""
     counts = {}
-    for strategy in STRATEGIES:
-        step = program(strategy)
-        counts[strategy] = counted(strategy, (m for kind in KINDS.values() for m in kind(step)))
-        print(f"{strategy!r}: {counts[strategy].judged} judged", file=sys.stderr, flush=True)
+    with ProcessPoolExecutor() as pool:
+        for strategy, count in zip(STRATEGIES, pool.map(judged, STRATEGIES), strict=True):
+            counts[strategy] = count
+            print(f"{strategy!r}: {count.judged} judged", file=sys.stderr, flush=True)
     text = "\n".join(table(counts))
     if sys.argv[1:] == ["--write"]:
         page = PAGE.read_text(encoding="utf-8")

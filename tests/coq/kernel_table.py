@@ -31,7 +31,10 @@ BASES = ("dp", "zero1", "zero3", "hsdp")
 TABLES = {
     "a token mean": '[loss]\npreset = "token_mean"', "a sum": '[loss]\npreset = "sum"',
     "a mean over microbatches": '[loss]\nreference = "microbatch_mean"', "no clip": '[optimizer]\nclip = "none"',
-    "skip on overflow": '[optimizer]\nskip = "overflow"', "muon": '[optimizer]\nname = "muon"',
+    "skip on overflow": '[optimizer]\nskip = "overflow"',
+    "a loss scale": '[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"',
+    "an average at the optimizer": '[optimizer]\naverage = "optimizer"',
+    "an average at the parameters": '[optimizer]\naverage = "parameters"', "muon": '[optimizer]\nname = "muon"',
     "adafactor": '[optimizer]\nname = "adafactor"', "lamb": '[optimizer]\nname = "lamb"',
     "padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\npad = "elements"',
     "a checkpoint by one rank": '[checkpoint]\nby = "one"', "by one replica": '[checkpoint]\nby = "replica"',
@@ -40,8 +43,9 @@ TABLES = {
 """What a strategy may say besides its placement: a name, and the tables of a file."""
 
 MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
-TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Semantics.v", "placealg/prover/kernel/program.py",
-           "placealg/prover/kernel/whole_units.py", "placealg/prover/kernel/checker.py")
+TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Setting.v", "proofs/coq/kernel/Semantics.v",
+           "placealg/prover/kernel/program.py", "placealg/prover/kernel/whole_units.py",
+           "placealg/prover/kernel/checker.py")
 
 NO_PROGRAM = "—"
 

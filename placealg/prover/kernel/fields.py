@@ -24,15 +24,22 @@ USED: Mapping[str, tuple[str, ...]] = {
 }
 """Verb -> the fields that its term shows."""
 
+FURTHER: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("compute", "skip"): ("where", "tier"), ("all_reduce", "skip"): ("where", "tier"),
+    ("update", "average"): ("source",),
+}
+"""(verb, value) -> the fields that the term shows besides."""
+
 KINDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("gather", "source"): ("S",), ("gather", "to"): ("R", "I"), ("all_gather", "source"): ("S",),
     ("all_gather", "to"): ("R", "I"), ("publish", "source"): ("S", "master"), ("publish", "to"): ("R", "I"),
     ("reduce", "source"): ("P",), ("reduce", "to"): ("I", "S"), ("all_reduce", "source"): ("P",),
     ("all_reduce", "to"): ("I",), ("accumulate", "source"): ("grad",),
+    ("update", "source"): ("weight", "master"),
 }
 """(verb, field) -> what the field may say besides nothing; elsewhere a source names the value that is read."""
 
-_VALUES = ("weight", "master", "moments", "grad", "grad_sum")
+_VALUES = ("weight", "master", "moments", "grad", "grad_sum", "average")
 
 
 def check_fields(e: Event) -> None:
@@ -47,7 +54,7 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"{e.verb} of {e.value}")
     if e.phase == WEIGHTS:
         raise Outside(e.path, f"phase = {e.phase}")
-    used = (*USED[e.verb], "where", "tier") if e.value == "skip" else USED[e.verb]
+    used = (*USED[e.verb], *FURTHER.get((e.verb, e.value), ()))
     for f in dataclasses.fields(e):
         said = getattr(e, f.name)
         if f.name in TOLD or said == f.default:

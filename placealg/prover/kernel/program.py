@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from placealg.arith import ONE
+from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
 from placealg.prover.kernel.whole_units import Outside, whole_units
@@ -25,19 +26,25 @@ Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
 Rests = Mapping[str, tuple[tuple[str, ...], str]]
 """Group -> (the axes over which its parameters rest sharded, the tier), as the strategy says."""
 
+NONE: Rests = FrozenMap()
+"""No group has an average of its weights."""
+
 _STATES = {"weight": "Weight", "master": "Master", "moments": "Moments"}
-_VALUES = {**_STATES, "grad": "Grad", "grad_sum": "GradSum"}
-_COUNTERS = {"step": "Step", "rng": "Stream"}
+_VALUES = {**_STATES, "grad": "Grad", "grad_sum": "GradSum", "average": "Average"}
+_COUNTERS = {"step": "Step", "rng": "Stream", "loss_scale": "LossScale"}
 _TICKS = {"assign": "Start", "update": "Advance", "store": "Store", "load": "Load"}
 _WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "sum": "Sum"}
 _OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Premultiplied"}
+_SYMBOLS = {"tokens": "Tokens", "count": "Count", "m": "Micro", "loss_scale": "Scaling"}
 _PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
-FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "repeated", "groups", *_PHASES)
+FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
 
 
-def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
+def program_of(step: Step, rests: Rests, averages: Rests = NONE) -> tuple[Term, ...]:
     """The program of a step as a term; its ops folded to units. Raises Outside if the language lacks something.
+
+    `averages` says of each group with an average of its weights where that rests.
 
     >>> import placealg as pa
     >>> program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})[1:6]
@@ -54,7 +61,8 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
     for group in reference.groups:
         axes, tier = rests[group.name]
         groups.append(("Group", [writer.units[s] for s in group.sites], [("Owner", writer.axes[a]) for a in axes],
-                       tier.capitalize(), [_VALUES[v] for v in group.whole_reads], group.frozen))
+                       tier.capitalize(), [_VALUES[v] for v in group.whole_reads], group.frozen,
+                       writer.average(group.name, averages) if group.averaged else "NoAverage"))
     nodes = folded.tree()
     loops = [k for k, n in enumerate(nodes) if isinstance(n, EventLoop) and n.name == MICROBATCH]
     if len(loops) != 1:
@@ -68,7 +76,7 @@ def program_of(step: Step, rests: Rests) -> tuple[Term, ...]:
                           for name, part in zip(_PHASES, phases, strict=True)]
     return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes],
             _WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip, reference.skip,
-            [u.repeated for u in reference.units], groups, *blocks)
+            reference.scaled, [u.repeated for u in reference.units], groups, *blocks)
 
 
 def _check_reference(step: Step) -> None:
@@ -79,8 +87,6 @@ def _check_reference(step: Step) -> None:
         (len(r.losses) > 1 or bool(terms(r.graph)), "several losses"),
         (bool(r.random_keys), "random streams keyed by rank"),
         (any(g.statistic for g in r.groups), "running statistics"),
-        (any(g.averaged for g in r.groups), "averages of weights"),
-        (r.scaled, "a loss scale"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in r.groups),
          "an update that reads neither its element nor whole matrices"),
     ):
@@ -117,6 +123,13 @@ class _Writer:
                 yield ("Each", self.units[unit], reverse, [self.instr(e) for e in plain])
             else:
                 yield from (self.whole(e) for e in plain)
+
+    def average(self, group: str, averages: Rests) -> Term:
+        """Where the average of a group's weights rests, as a term."""
+        if group not in averages:
+            raise Outside("", f"the strategy has no average of {group}")
+        axes, tier = averages[group]
+        return ("AverageAt", [("Owner", self.axes[a]) for a in axes], tier.capitalize())
 
     def fields(self, events: Iterable[Event], inside: bool) -> None:
         """Raise Outside if an event has a field that the language lacks."""
@@ -202,7 +215,7 @@ class _Writer:
         if e.divisor.coefficient != Fraction(1):
             raise Outside(e.path, f"divisor = {e.divisor}")
         for name, power in e.divisor.powers:
-            symbol: Term = {"tokens": "Tokens", "count": "Count", "m": "Micro"}.get(name) or self._size(e, name)
+            symbol: Term = _SYMBOLS.get(name) or self._size(e, name)
             (under if power > 0 else over).extend([symbol] * abs(power))
         return ("Ratio", over, under)
 
@@ -290,6 +303,8 @@ def _load(w: _Writer, e: Event) -> Term:
 
 
 def _update(w: _Writer, e: Event) -> Term:
+    if e.value == "average" and e.tiers[0] == e.tiers[1]:
+        return ("TakeIn", _read(e), _written(e), w.place(e.where))
     if e.tiers[0] != e.tiers[1] or e.value != "master":
         raise Outside(e.path, "an update from one tier to another")
     return ("Update", e.tiers[0].capitalize(), w.place(e.where))

@@ -212,55 +212,66 @@ Qed.
 
 (** ** Ratios *)
 
-Variables (count_ at_step : nat) (count_pos : (0 < count_)%nat) (micro_pos : (0 < micro)%nat).
+Variables (p : program) (count_ at_step : nat) (count_pos : (0 < count_)%nat) (micro_pos : (0 < micro)%nat).
 
-Definition sz (s : symbol) : nat := match s with Tokens => count_ | Count => length (tokens at_step) | Micro => micro
-  | Size a => size a end.
-Definition mean (k : ratio) : K := product of_nat (map sz (over k)) * product share (map sz (under k)).
+Definition num (s : symbol) : K :=
+  match s with
+  | Tokens => of_nat count_ | Count => of_nat (length (tokens at_step)) | Micro => of_nat micro
+  | Size a => of_nat (size a) | Scaling => scaling (loss_scale p at_step) end.
+Definition inv (s : symbol) : K :=
+  match s with
+  | Tokens => share count_ | Count => share (length (tokens at_step)) | Micro => share micro
+  | Size a => share (size a) | Scaling => unscaling (loss_scale p at_step) end.
+Definition mean (k : ratio) : K := product num (over k) * product inv (under k).
 
-Lemma sz_pos (s : symbol) : cancels s = true -> sz s <> 0%nat.
-Proof. destruct s as [| | |a]; cbn; [lia|easy|lia|pose proof (size_pos a); lia]. Qed.
+Lemma num_inv (s : symbol) : cancels s = true -> num s * inv s = 1.
+Proof.
+  destruct s as [| | |a|]; cbn; intros can; try easy; try apply scaling_ok; apply share_ok; try lia.
+  pose proof (size_pos a); lia.
+Qed.
 
-Lemma insert_ok (f : nat -> K) (s : symbol) (l : list symbol) :
-  product f (map sz (insert s l)) = f (sz s) * product f (map sz l).
+Lemma product_ext {V : Type} (f g : V -> K) (l : list V) : (forall v, In v l -> f v = g v) -> product f l = product g l.
+Proof.
+  induction l as [|v l IH]; intros all; [easy|]. cbn [product]. rewrite all by now left. rewrite IH; [easy|].
+  intros; apply all; now right.
+Qed.
+
+Lemma insert_ok (f : symbol -> K) (s : symbol) (l : list symbol) : product f (insert s l) = f s * product f l.
 Proof. induction l as [|t l IH]; cbn; [easy|]. destruct (before s t); cbn; [easy|]. rewrite IH; ring. Qed.
 
-Lemma take_ok (f : nat -> K) (s : symbol) (l l' : list symbol) : take s l = Some l' ->
-  product f (map sz l) = f (sz s) * product f (map sz l').
+Lemma take_ok (f : symbol -> K) (s : symbol) (l l' : list symbol) : take s l = Some l' ->
+  product f l = f s * product f l'.
 Proof.
   revert l'; induction l as [|t l IH]; cbn; [easy|]; intros l'.
   destruct (symbol_eq s t) as [<-|apart]; [intros [= ->]; ring|].
   destruct (take s l) as [l''|]; [|easy]. intros [= <-]; cbn. rewrite (IH l'' eq_refl); ring.
 Qed.
 
-Lemma times1_ok (s : symbol) (k : ratio) : mean (times1 s k) = of_nat (sz s) * mean k.
+Lemma times1_ok (s : symbol) (k : ratio) : mean (times1 s k) = num s * mean k.
 Proof.
   unfold times1, mean. destruct (cancels s) eqn:can; [destruct (take s (under k)) as [l|] eqn:found|]; cbn [over
-    under];
-    [| |rewrite insert_ok; ring].
-  - rewrite (take_ok share _ _ _ found).
-    transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz (over k)) * product share (map sz l)));
-      [|ring].
-    rewrite share_ok by now apply sz_pos. ring.
+    under]; [| |rewrite insert_ok; ring].
+  - rewrite (take_ok inv _ _ _ found).
+    transitivity ((num s * inv s) * (product num (over k) * product inv l)); [|ring].
+    rewrite num_inv by easy. ring.
   - rewrite insert_ok. ring.
 Qed.
 
-Lemma by1_ok (s : symbol) (k : ratio) : mean (by1 s k) = share (sz s) * mean k.
+Lemma by1_ok (s : symbol) (k : ratio) : mean (by1 s k) = inv s * mean k.
 Proof.
-  unfold by1, mean. destruct (cancels s) eqn:can; [destruct (take s (over k)) as [l|] eqn:found|]; cbn [over under];
-    [| |rewrite insert_ok; ring].
-  - rewrite (take_ok of_nat _ _ _ found).
-    transitivity ((of_nat (sz s) * share (sz s)) * (product of_nat (map sz l) * product share (map sz (under k))));
-      [|ring].
-    rewrite share_ok by now apply sz_pos. ring.
+  unfold by1, mean. destruct (cancels s) eqn:can; [destruct (take s (over k)) as [l|] eqn:found|]; cbn [over
+    under]; [| |rewrite insert_ok; ring].
+  - rewrite (take_ok num _ _ _ found).
+    transitivity ((num s * inv s) * (product num l * product inv (under k))); [|ring].
+    rewrite num_inv by easy. ring.
   - rewrite insert_ok. ring.
 Qed.
 
 Lemma times_ok (k l : ratio) : mean (times k l) = mean k * mean l.
 Proof.
   destruct k as [o u]; unfold times; cbn [over under].
-  assert (top : mean (fold_right times1 l o) = product of_nat (map sz o) * mean l).
-  { induction o as [|s o IH]; cbn [fold_right map product]; [cbn; ring|]. rewrite times1_ok, IH. cbn; ring. }
+  assert (top : mean (fold_right times1 l o) = product num o * mean l).
+  { induction o as [|s o IH]; cbn [fold_right product]; [ring|]. rewrite times1_ok, IH. ring. }
   induction u as [|s u IH]; cbn [fold_right].
   - rewrite top. unfold mean; cbn; ring.
   - rewrite by1_ok, IH. unfold mean; cbn; ring.
@@ -285,7 +296,7 @@ Proof.
     { apply sum_list_ext; intros c _; apply IH. }
     rewrite sum_list_times. unfold reduced1. destruct (mem a (un (reduced along s))) eqn:inside; cbn [co un].
     + now rewrite sum_axis_in.
-    + rewrite sum_axis_out by easy. rewrite times1_ok. cbn [sz]. ring.
+    + rewrite sum_axis_out by easy. rewrite times1_ok. cbn [num]. ring.
 Qed.
 
 (** ** Places, and norms *)

@@ -12,7 +12,8 @@ From Placealg.kernel Require Import Syntax.
 
 Inductive when := Before | Now | Through.  (* of the current microbatch *)
 Record terms := Terms { co : ratio; un : list nat; pt : when; from : list nat }.
-Inductive content := Params (next : bool) | Moment (next : bool) | Zeroed | Sums (s : terms) | Clipped.
+Inductive content :=
+  | Params (next : bool) | Moment (next : bool) | Zeroed | Sums (s : terms) | Clipped | Averaged (next : bool).
 Inductive know := Any | Absent | Holds (c : content) (q : place) (only : bool).
 
 (** Which instance has last computed: none known, all before unit n (of flow backward: n units from the end), all
@@ -27,24 +28,27 @@ Definition table := list (slot * know).
 Inductive ticks := Unsaid | Unheld | Ticks (next : bool) (firsts : list nat) (only : bool).
 (** Of each counter, and of its copy in the checkpoint. *)
 Record counters := Counters {
-  step_here : ticks; stream_here : ticks; step_disk : ticks; stream_disk : ticks;
+  step_here : ticks; stream_here : ticks; scale_here : ticks;
+  step_disk : ticks; stream_disk : ticks; scale_disk : ticks;
   tallied : option (list nat);  (* the axes over which the count of tokens has not been summed *)
   looked : list (option place)  (* of each group: the place whose elements its flags are about *)
 }.
 Definition told (k : counters) (c : counter) (disk : bool) : ticks :=
   match c, disk with
-  | Step, false => step_here k | Stream, false => stream_here k | Step, true => step_disk k | Stream, true =>
-    stream_disk k end.
+  | Step, false => step_here k | Stream, false => stream_here k | LossScale, false => scale_here k
+  | Step, true => step_disk k | Stream, true => stream_disk k | LossScale, true => scale_disk k end.
 Definition tell (k : counters) (c : counter) (disk : bool) (v : ticks) : counters :=
   match k, c, disk with
-  | Counters a b c d e f, Step, false => Counters v b c d e f
-  | Counters a b c d e f, Stream, false => Counters a v c d e f
-  | Counters a b c d e f, Step, true => Counters a b v d e f
-  | Counters a b c d e f, Stream, true => Counters a b c v e f end.
+  | Counters a b s c d z e f, Step, false => Counters v b s c d z e f
+  | Counters a b s c d z e f, Stream, false => Counters a v s c d z e f
+  | Counters a b s c d z e f, LossScale, false => Counters a b v c d z e f
+  | Counters a b s c d z e f, Step, true => Counters a b s v d z e f
+  | Counters a b s c d z e f, Stream, true => Counters a b s c v z e f
+  | Counters a b s c d z e f, LossScale, true => Counters a b s c d v e f end.
 Definition tell_tally (k : counters) (v : option (list nat)) : counters :=
-  Counters (step_here k) (stream_here k) (step_disk k) (stream_disk k) v (looked k).
+  Counters (step_here k) (stream_here k) (scale_here k) (step_disk k) (stream_disk k) (scale_disk k) v (looked k).
 Definition tell_looked (k : counters) (v : list (option place)) : counters :=
-  Counters (step_here k) (stream_here k) (step_disk k) (stream_disk k) (tallied k) v.
+  Counters (step_here k) (stream_here k) (scale_here k) (step_disk k) (stream_disk k) (scale_disk k) (tallied k) v.
 
 Record facts := Facts {
   slots : list table; kepts : list bool; acts : flow; cots : flow; factor : option ratio;
@@ -62,7 +66,7 @@ Definition terms_eq (s t : terms) : {s = t} + {s <> t}.
 Proof. decide equality; [apply nats_eq | decide equality | apply nats_eq | apply ratio_eq]. Defined.
 Definition bool_eq (b c : bool) : {b = c} + {b <> c}. Proof. decide equality. Defined.
 Definition content_eq (c d : content) : {c = d} + {c <> d}.
-Proof. decide equality; [apply bool_eq | apply bool_eq | apply terms_eq]. Defined.
+Proof. decide equality; [apply bool_eq | apply bool_eq | apply terms_eq | apply bool_eq]. Defined.
 Definition flow_eq (f g : flow) : {f = g} + {f <> g}. Proof. decide equality; apply Nat.eq_dec. Defined.
 
 (** ** Places *)
@@ -86,8 +90,8 @@ Definition after_tick (start decided : bool) (k : counters) (c : counter) (d : t
   match d, firsts with
   | Start, [] => tell k c false (if start then Ticks false [] true else Unsaid)
   | Advance, [] => tell k c false match here with
-      | Ticks false l _ => if decided || negb (counter_eqb c Step) then ticked true l false else Unsaid | _ => Unsaid
-        end
+      | Ticks false l _ => if decided || counter_eqb c Stream then ticked true l false else Unsaid
+      | _ => Unsaid end
   | Load, [] => tell k c false (told k c true)
   | Store, _ => tell k c true match here with
       | Ticks b l o => ticked b (l ++ firsts) (o && match told k c true with Unheld => true | _ => false end)
@@ -101,8 +105,8 @@ Definition after_share (k : counters) (c : counter) (along : list nat) : counter
 
 Definition before (s t : symbol) : bool :=
   match s, t with
-  | Tokens, _ => true | _, Tokens => false | Count, _ => true | _, Count => false | Micro, _ => true | _, Micro =>
-    false
+  | Tokens, _ => true | _, Tokens => false | Count, _ => true | _, Count => false
+  | Scaling, _ => true | _, Scaling => false | Micro, _ => true | _, Micro => false
   | Size a, Size b => a <=? b end.
 Fixpoint insert (s : symbol) (l : list symbol) : list symbol :=
   match l with [] => [s] | t :: l' => if before s t then s :: l else t :: insert s l' end.
@@ -212,8 +216,13 @@ Definition sayable1 (f : facts) (s : symbol) : bool :=
   match s with
   | Tokens => equal p && match now with Amid => true | _ => false end
   | Count => match tallied (counts f) with Some [] => true | _ => false end
+  | Scaling => current f LossScale
   | _ => true end.
 Definition sayable (f : facts) (k : ratio) : bool := forallb (sayable1 f) (over k ++ under k).
+
+(** An average begins as the parameters do. *)
+Definition begun (y : slot) (c : content) : content :=
+  match what y, c with Average, Params false => if start then Averaged false else c | _, _ => c end.
 
 Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
   match e with
@@ -228,7 +237,7 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | _ => Any end
   | Initial y q => set k y (if start then Holds (Moment false) q (outside_none (get k y) q) else Any)
   | Copy x y q => set k y match get k x with
-      | Holds c q' o => Holds c (union q q') (outside_none (get k y) q && (o || within q q'))
+      | Holds c q' o => Holds (begun y c) (union q q') (outside_none (get k y) q && (o || within q q'))
       | Absent => if outside_none (get k y) q then Absent else Any
       | Any => Any end
   | Publish x y q => match get k x with
@@ -275,6 +284,11 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
                 o (Holds (Moment true) q' (o2 && o1 && within q2 q'))
           else set (set k x Any) o Any
       | _, _, _ => set (set k x Any) o Any end
+  | TakeIn x y q => set k y match get k y, get k x with
+      | Absent, _ => Absent
+      | Holds (Averaged false) q2 o, Holds (Params true) q1 _ =>
+          Holds (Averaged true) (union q2 (union q q1)) (o && within q2 q && within q2 q1)
+      | _, _ => Any end
   end.
 
 Definition weight_right (k : table) : bool :=

@@ -54,14 +54,14 @@ Hypothesis C : forall c disk, ticking (v_ c) t (told k c disk) (cnt c disk).
 Lemma tick_ok (d : tick) (firsts : list nat) (out : rank -> bool) (other_ : rank -> nat) (c' : counter) (disk : bool)
   :
   (start = true -> t = 0) -> v_ c 0 = 0 ->
-  (decided_ || negb (counter_eqb c Step) = true -> forall r, ok r ->
-     (if counter_eqb c Step && out r then v_ c t else S (v_ c t)) = v_ c (S t)) ->
+  (decided_ || counter_eqb c Stream = true -> forall r, ok r ->
+     (if counter_eqb c Step && out r then v_ c t else advance c (out r) (v_ c t)) = v_ c (S t)) ->
   ticking (v_ c') t (told (after_tick start decided_ k c d firsts) c' disk)
     (fun r => if counter_eqb c' c && at_first firsts r then
        match d, disk with
        | Start, false => Some 0
-       | Advance, false => if counter_eqb c Step && out r then cnt c false r else match cnt c false r with Some n =>
-         Some (S n) | None => Some (other_ r) end
+       | Advance, false => if counter_eqb c Step && out r then cnt c false r else match cnt c false r with
+         | Some n => Some (advance c (out r) n) | None => Some (other_ r) end
        | Load, false => cnt c true r
        | Store, true => match cnt c false r with Some n => Some n | None => cnt c true r end
        | _, _ => cnt c' disk r end else cnt c' disk r).

@@ -28,8 +28,8 @@ Definition count_entails (n n' : ticks) : bool :=
       (if bool_eq b b' then true else false) && inside_of l l' && (negb o' || (o && inside_of l' l))
   | _, _ => false end.
 Definition on_counts (g : ticks -> ticks -> ticks) (k l : counters) : counters :=
-  Counters (g (step_here k) (step_here l)) (g (stream_here k) (stream_here l))
-           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) None
+  Counters (g (step_here k) (step_here l)) (g (stream_here k) (stream_here l)) (g (scale_here k) (scale_here l))
+           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) (g (scale_disk k) (scale_disk l)) None
            (map (fun _ => None) (looked k)).
 Definition tally_entails (n n' : option (list nat)) : bool :=
   match n, n' with _, None => true | Some q, Some q' => if nats_eq q q' then true else false | _, _ => false end.
@@ -37,7 +37,8 @@ Fixpoint all2 {V : Type} (f : V -> V -> bool) (l m : list V) : bool :=
   match l, m with [], [] => true | x :: l, y :: m => f x y && all2 f l m | _, _ => false end.
 Definition counts_entail (k l : counters) : bool :=
   count_entails (step_here k) (step_here l) && count_entails (stream_here k) (stream_here l) &&
-  count_entails (step_disk k) (step_disk l) && count_entails (stream_disk k) (stream_disk l) &&
+  count_entails (scale_here k) (scale_here l) && count_entails (step_disk k) (step_disk l) &&
+  count_entails (stream_disk k) (stream_disk l) && count_entails (scale_disk k) (scale_disk l) &&
   tally_entails (tallied k) (tallied l) && all2 norm_entails (looked k) (looked l).
 Fixpoint zip {V W U : Type} (f : V -> W -> U) (l : list V) (m : list W) : list U :=
   match l, m with x :: l, y :: m => f x y :: zip f l m | _, _ => [] end.
@@ -110,6 +111,7 @@ Definition turn (h : know) : know :=
   match h with
   | Holds (Params true) q o => Holds (Params false) q o
   | Holds (Moment true) q o => Holds (Moment false) q o
+  | Holds (Averaged true) q o => Holds (Averaged false) q o
   | Holds Zeroed q o => Holds Zeroed q o
   | Absent => Absent
   | _ => Any end.
@@ -128,21 +130,22 @@ Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => fals
 Definition after_save (f : facts) : facts :=
   let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost
     Lost None
-                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) Unheld Unheld None
+                 (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) (scale_here (counts f))
+                   Unheld Unheld Unheld None
                    (map (fun _ => None) (groups p))) (fine f) in
   quiet (after false Early (save p) f).
 Definition after_off (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, if on_disk (fst e) then snd e
                                    else if slot_eq (fst e) (At Weight Device) then Any else Absent))) (slots f))
-        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters Unheld Unheld (step_disk (counts f))
-          (stream_disk (counts f)) None (map (fun _ => None) (looked (counts f)))) true.
+        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters Unheld Unheld Unheld (step_disk (counts f))
+          (stream_disk (counts f)) (scale_disk (counts f)) None (map (fun _ => None) (looked (counts f)))) true.
 Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
 
 (** The slots that matter: those of the device, of the checkpoint, and of the tiers that events name. *)
 Definition slots_of (e : event) : list slot :=
   match e with
   | Broadcast x _ | Keep x _ | Free x _ | Initial x _ | Zero x _ | Scale x _ _ | Reduce x _ _ _ _ | Clip x _ => [x]
-  | Gather x y _ _ | Copy x y _ | Publish x y _ | Accumulate x y _ => [x; y]
+  | Gather x y _ _ | Copy x y _ | Publish x y _ | Accumulate x y _ | TakeIn x y _ => [x; y]
   | Update t _ => [At Master t] end.
 Definition of_tier (k : tier) : list slot := [At Weight k; At Master k; At Moments k; At Grad k; At GradSum k].
 Definition names (is : tier -> bool) (b : block) : bool :=
@@ -153,7 +156,9 @@ Definition names (is : tier -> bool) (b : block) : bool :=
   | _ => false end.
 Definition on_tier (is : tier -> bool) : bool :=
   existsb (existsb (names is)) [prepare p; inside p; outside p; init p; save p; resume p].
+Definition averages (d : group) : bool := match average_rests d with NoAverage => false | _ => true end.
 Definition named : list slot :=
+  (if existsb averages (groups p) then map (At Average) [Device; Host; Nvme; Disk] else []) ++
   of_tier Device ++ [At Weight Disk; At Moments Disk] ++
   (if on_tier (fun k => match k with Host => true | _ => false end) then of_tier Host else []) ++
   (if on_tier (fun k => match k with Nvme => true | _ => false end) then of_tier Nvme else []).
@@ -162,7 +167,7 @@ Definition at_power_on : facts :=
   let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
   Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None)
     (groups p))
-        (Counters Unheld Unheld Unheld Unheld None (map (fun _ => None) (groups p))) true.
+        (Counters Unheld Unheld Unheld Unheld Unheld Unheld None (map (fun _ => None) (groups p))) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 
 (** Facts that hold between steps: whatever was saved, and wherever the run was resumed. The first guess is what holds
@@ -197,7 +202,8 @@ Definition good_group (d : group) : bool :=
   | [] => false
   | [u] => u <? units p
   | l => forallb (fun u => (u <? units p) && negb (nth u (repeated p) false)) l end &&
-  forallb is_owner (rests d).
+  (forallb is_owner (rests d) &&
+   match average_rests d with AverageAt q _ => forallb is_owner q | NoAverage => true end).
 Fixpoint once (l : list nat) : bool := match l with [] => true | a :: l => negb (mem a l) && once l end.
 Definition well_formed : bool :=
   once (data p) && forallb good_group (groups p) &&
@@ -208,15 +214,20 @@ Definition rested (f : facts) (n : nat) : bool :=
   | Some d, Some k =>
     match get k (At Weight (lies d)) with Holds (Params false) q _ => within (rests d) q | _ => false end &&
     match get k (At Weight Disk) with Absent => true | Holds (Params false) _ true => true | _ => false end &&
-    match get k (At Moments Disk) with Absent => true | Holds (Moment false) _ true => true | _ => false end
+    match get k (At Moments Disk) with Absent => true | Holds (Moment false) _ true => true | _ => false end &&
+    match average_rests d with
+    | AverageAt q t =>
+        match get k (At Average t) with Holds (Averaged false) q' _ => within q q' | _ => false end &&
+        match get k (At Average Disk) with Absent => true | Holds (Averaged false) _ true => true | _ => false end
+    | NoAverage => true end
   | _, _ => false end.
 
 (** [f'] is what holds behind a step that begins with [f]. *)
 Definition settled (f f' : facts) : bool :=
   sized f && holds_between initialised f && fine f' && holds_between f' f &&
   forallb (rested f) (seq 0 (length (groups p))) &&
-  (negb (resumes p) || match counts f with Counters _ _ (Ticks false _ true) (Ticks false _ true) _ _ => true | _ =>
-    false end).
+  (negb (resumes p) || forallb (fun c => negb (carried p c) ||
+     match told (counts f) c true with Ticks false _ true => true | _ => false end) [Step; Stream; LossScale]).
 
 Definition check : bool :=
   well_formed &&

@@ -74,9 +74,9 @@ Proof.
   - rewrite rigid_ok in H by easy. specialize (H ltac:(apply moved_ok; [intros; apply own_ok|easy])).
     rewrite sat_union. destruct (sat q r i) eqn:here_; cbn [andb].
     + destruct (sat (off_axes along q') r i) eqn:there; [now rewrite H|].
-      intros both. apply andb_true_iff in both. destruct both as [_ in_].
+      intros [_ in_]%andb_true_iff.
       now rewrite (within_ok _ _ _ _ in_ here_) in there.
-    + intros both. apply andb_true_iff in both. destruct both as [none _].
+    + intros [none _]%andb_true_iff.
       now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
   - intros d on. specialize (firsts d on). destruct d; easy.
 Qed.
@@ -89,6 +89,12 @@ Proof.
   - intros none. now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
 Qed.
 
+Lemma begun_ok (y : slot) (c : content) (r : rank) : val t j (begun start y c) r i = val t j c r i.
+Proof.
+  unfold begun. destruct (what y); try easy. destruct c as [[]| | | | |]; try easy. destruct start; [|easy].
+  cbn. now rewrite starts.
+Qed.
+
 Lemma copy_ok x y q : goal (Copy x y q).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H. pose proof (fit y) as H'.
@@ -97,8 +103,7 @@ Proof.
     + now apply H.
     + now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
   - intros r good. cbn beta. rewrite sat_union. here H r good. destruct (sat q r i) eqn:there; cbn [andb].
-    + destruct (sat q' r i) eqn:there'; [easy|]. intros both. apply andb_true_iff in both. destruct both as [_
-      either].
+    + destruct (sat q' r i) eqn:there'; [now rewrite begun_ok|]. intros [_ either]%andb_true_iff.
       apply orb_true_iff in either. destruct either as [->|in_]; [now apply H|].
       now rewrite (within_ok _ _ _ _ in_ there) in there'.
     + intros both. apply andb_true_iff in both.
@@ -117,8 +122,7 @@ Proof.
   - apply fits_write; try easy. intros r good. cbn beta. rewrite sat_union. here H r good.
     pose proof (outside_none_ok p count_ t j (get k y) (union q q') (fun r => held m y r i) i r) as none.
     rewrite sat_union in none. destruct (sat q r i) eqn:there; cbn [andb] in *.
-    + destruct (sat q' r i) eqn:there'; [now rewrite H|]. intros both. apply andb_true_iff in both. destruct both
-      as [out either].
+    + destruct (sat q' r i) eqn:there'; [now rewrite H|]. intros [out either]%andb_true_iff.
       apply orb_true_iff in either. destruct either as [->|in_].
       * rewrite H by easy. cbn. now apply none.
       * now rewrite (within_ok _ _ _ _ in_ there) in there'.
@@ -155,7 +159,7 @@ Qed.
 Lemma added_ok (c d e : content) (r : rank) : added c d = Some e ->
   exists a b, val t j c r i = inr a /\ val t j d r i = inr b /\ val t j e r i = inr (a + b)%ring.
 Proof.
-  destruct c as [| | |s|]; try easy; destruct d as [| | |s'|]; try easy; cbn [added].
+  destruct c as [| | |s| |]; try easy; destruct d as [| | |s'| |]; try easy; cbn [added].
   - intros [= <-]. cbn [Facts.val]. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal; ring.
   - destruct (terms_eq s _) as [->|]; [|easy]. cbn [co un from]. destruct (pt s') eqn:now_; try easy. intros [= <-].
     cbn [Facts.val co un pt from]. rewrite now_. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply
@@ -175,18 +179,16 @@ Proof.
     + destruct (sat q r i) eqn:inq; cbn [andb].
       * destruct (sat q1 r i) eqn:in1.
         -- destruct (added_ok c d e r sum) as [a [b [A [B C]]]]. rewrite H, H', A, B, C. reflexivity.
-        -- intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in2)
+        -- intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in2)
           in in1.
-      * intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all
-        as [_ in_].
+      * intros [[_ in_]%andb_true_iff _]%andb_true_iff.
         now rewrite (within_ok _ _ _ _ in_ in2) in inq.
-    + intros all. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in all. destruct all as
-      [only _].
+    + intros [[only _]%andb_true_iff _]%andb_true_iff.
       rewrite (H' only). now destruct (sat q r i).
 Qed.
 
 Lemma scaled_ok (s : terms) (r0 : ratio) (r : rank) : exists a, val t j (Sums s) r i = inr a /\
-  val t j (Sums (scaled r0 s)) r i = inr (a * mean count_ t r0)%ring.
+  val t j (Sums (scaled r0 s)) r i = inr (a * mean p count_ t r0)%ring.
 Proof.
   cbn [Facts.val]. eexists; split; [reflexivity|]. cbn [scaled co un pt from]. apply f_equal. rewrite times_ok by
     easy. ring.
@@ -197,14 +199,14 @@ Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
   destruct (get k y) as [| |c q' o]; [easy| |].
   - intros r good; here H r good; cbn beta; rewrite H. now destruct (sat q r i).
-  - destruct c as [| | |s|]; try easy. destruct (sayable p now f r0) eqn:said; [|easy].
+  - destruct c as [| | |s| |]; try easy. destruct (sayable p now f r0) eqn:said; [|easy].
     intros r good; here H r good; cbn beta. rewrite sat_union.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
     + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite (ratio_ok p count_ counts_equal t j now f m
       r); try easy.
-      apply (of_tally _ _ _ _ known).
+      now apply spoken_ok.
     + intros all. apply andb_true_iff in all. now rewrite H.
-    + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in') in inq.
+    + intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in') in inq.
     + intros all. apply andb_true_iff in all. now rewrite H.
 Qed.
 
@@ -215,22 +217,22 @@ Proof.
   - intros r good. cbn beta. destruct (negb own || _); [|easy].
     rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite H by (eapply peers_ok;
       eassumption).
-  - destruct c as [| | |s|]; try easy. destruct (sayable p now f r0 && _) eqn:can; [|easy]. apply andb_true_iff in
+  - destruct c as [| | |s| |]; try easy. destruct (sayable p now f r0 && _) eqn:can; [|easy]. apply andb_true_iff in
     can.
     destruct can as [said off]. destruct (on_axes along q) eqn:out; [|easy]. clear off.
     set (s1 := reduced along s). set (s2 := match by_ with Mean => _ | _ => s1 end).
     intros r good. cbn beta. rewrite sat_union.
-    assert (owned : sat (if own then owners along else []) r i = negb own || forallb (fun a => r a =? Semantics.own
+    assert (owned : sat (if own then owners along else []) r i = negb own || forallb (fun a => r a =? Setting.own
       a i) along).
     { destruct own; [apply sat_owners|easy]. }
     rewrite owned. destruct (negb own || _) eqn:mine; rewrite ?andb_true_r, ?andb_false_r.
     + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer
       along)).
       destruct (sat q r i) eqn:there.
-      * assert (divides : forall r', ok r' -> ratio_of p m t j r' r0 = mean count_ t r0).
-        { intros r' good'. apply (ratio_ok p count_ counts_equal t j now f m r'); try easy. apply (of_tally _ _ _ _ known). }
-        set (first := match by_ with Premultiplied => mean count_ t r0 | _ => 1%ring end).
-        rewrite (together_all _ _ (fun r' => first * (mean count_ t (co s) * partial_sum (covered t j (pt s)) (un s)
+      * assert (divides : forall r', ok r' -> ratio_of p m t j r' r0 = mean p count_ t r0).
+        { intros r' good'. apply (ratio_ok p count_ counts_equal t j now f m r'); try easy. now apply spoken_ok. }
+        set (first := match by_ with Premultiplied => mean p count_ t r0 | _ => 1%ring end).
+        rewrite (together_all _ _ (fun r' => first * (mean p count_ t (co s) * partial_sum (covered t j (pt s)) (un s)
             (fun x => given p t (from s) x i) r'))%ring).
         -- cbn [option_map]. apply f_equal. rewrite sum_list_times, sum_reduced by easy. fold s1.
            rewrite (divides r good). cbn [Facts.val scaled co un pt from]. rewrite times_ok by easy.
@@ -245,8 +247,9 @@ Proof.
            assert (F2 : from s2 = from s1) by (unfold s2; now destruct by_).
            rewrite S2, U2, P2, F2, E1, E2. apply f_equal. unfold first. destruct by_; rewrite ?mean_of_ok by easy; ring.
         -- intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption).
-           specialize (H r' good'). cbn beta in H. rewrite same in H by easy. rewrite H. cbn [option_map as_number Facts.val].
-           unfold first. rewrite (divides r' good'). destruct by_; apply f_equal; ring.
+           specialize (H r' good'). cbn beta in H. rewrite same in H by easy. rewrite H.
+           cbn [option_map as_number Facts.val]. unfold first. rewrite (divides r' good').
+           destruct by_; apply f_equal; ring.
       * intros either.
         assert (none : forall r', In r' (peers along r) -> held m y r' i = None).
         { intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption). specialize (H r' good'). cbn
@@ -267,7 +270,7 @@ Proof.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
     + rewrite H, (whole_ok p count_) with (now := now) (g := g) by easy. now rewrite (total_ok p t f).
     + intros both. apply andb_true_iff in both. now rewrite H.
-    + intros both. apply andb_true_iff in both. destruct both as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in')
+    + intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in')
       in inq.
     + intros both. apply andb_true_iff in both. now rewrite H.
 Qed.
@@ -292,8 +295,8 @@ Proof.
   assert (nothing : forall h h' f f', holds t j h (fun r => f r i) i -> holds t j h' (fun r => f' r i) i ->
      fits t j (set (set k x h) o h') (write (write m at_ x f) at_ o f') i).
   { intros. now repeat apply fits_write. }
-  destruct (get k x) as [| |[[|]| | | |] q1 o1] eqn:kx; try (apply nothing; easy).
-  destruct (get k o) as [| |[|[|]| | |] q2 o2] eqn:ko; try (apply nothing; easy).
+  destruct (get k x) as [| |[[|]| | | | |] q1 o1] eqn:kx; try (apply nothing; easy).
+  destruct (get k o) as [| |[|[|]| | | |] q2 o2] eqn:ko; try (apply nothing; easy).
   destruct (get k (At GradSum tr)) as [| |c q3 o3] eqn:kg; try (apply nothing; easy).
   destruct (_ && _) eqn:can; [|apply nothing; easy].
   apply andb_true_iff in can. destruct can as [can in3]. apply andb_true_iff in can. destruct can as [can in2].
@@ -334,19 +337,18 @@ Proof.
   - destruct (sat q r i) eqn:inq; destruct (sat q1 r i) eqn:in1; cbn [andb].
     + rewrite Hx. cbn [Facts.val]. now rewrite then_.
     + intros all. apply andb_true_iff in all. now apply Hx.
-    + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in1) in inq.
+    + intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in1) in inq.
     + intros all. apply andb_true_iff in all. now apply Hx.
   - rewrite group, learns in then_. cbn [negb] in then_.
     destruct (sat q r i) eqn:inq; destruct (sat q1 r i) eqn:in1; cbn [andb].
     + destruct (right r good) as [A [B [C [D D']]]]; [now rewrite both|]. rewrite A, B, C, D, D'; cbn [is_some].
       cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update (updates p t) i _ _ _).
-    + intros all. apply andb_true_iff in all. destruct all as [only _]. now rewrite (Hx only).
-    + intros all. apply andb_true_iff in all. destruct all as [_ in_]. now rewrite (within_ok _ _ _ _ in_ in1) in inq.
+    + intros [only _]%andb_true_iff. now rewrite (Hx only).
+    + intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in1) in inq.
     + intros all. apply andb_true_iff in all. now apply Hx.
   - destruct (sat q r i && sat q1 r i) eqn:in'.
     + rewrite (within_ok _ _ _ _ in2 both) in Ho. rewrite Ho. cbn [Facts.val]. now rewrite then_.
-    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as
-      [only _].
+    + intros [[only _]%andb_true_iff in_]%andb_true_iff.
       destruct (sat q2 r i) eqn:there2; [|now apply Ho]. apply (within_ok _ _ _ _ in_) in there2. rewrite both in
         there2.
       congruence.
@@ -355,8 +357,7 @@ Proof.
     + pose proof both as in''. apply andb_true_iff in in'. destruct in' as [inq in1].
       destruct (right r good in'') as [A [B [C [D D']]]]. rewrite inq, A, B, C, D, D'; cbn [is_some andb].
       cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update (updates p t) i _ _ _).
-    + intros all. apply andb_true_iff in all. destruct all as [all in_]. apply andb_true_iff in all. destruct all as
-      [only only1].
+    + intros [[only only1]%andb_true_iff in_]%andb_true_iff.
       assert (none2 : sat q2 r i = false).
       { destruct (sat q2 r i) eqn:there2; [|easy]. apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2.
         congruence. }
@@ -365,10 +366,28 @@ Proof.
       now apply Ho.
 Qed.
 
+Lemma take_in_ok x y q : goal (TakeIn x y q).
+Proof.
+  cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H. pose proof (fit y) as H'.
+  destruct (get k y) as [| |c q2 o]; [easy| |].
+  - destruct (get k x); intros r good; here H' r good; cbn beta; rewrite H'; now destruct (sat q r i).
+  - destruct c as [| | | | |[|]]; try easy. destruct (get k x) as [| |[[|]| | | | |] q1 o1]; try easy.
+    intros r good. here H r good. here H' r good. cbn beta. rewrite !sat_union.
+    destruct (sat q2 r i) eqn:in2; cbn [andb].
+    + destruct (sat q r i) eqn:inq; cbn [andb].
+      * destruct (sat q1 r i) eqn:in1.
+        -- rewrite H, H'. reflexivity.
+        -- intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in2)
+          in in1.
+      * intros [[_ in_]%andb_true_iff _]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in2) in inq.
+    + intros [[only _]%andb_true_iff _]%andb_true_iff. rewrite (H' only). now destruct (sat q r i).
+Qed.
+
 Theorem event_ok e : goal e.
 Proof.
   destruct e; [apply broadcast_ok|apply gather_ok|apply initial_ok|apply copy_ok|apply publish_ok|apply keep_ok|
-    apply free_ok|apply zero_ok|apply accumulate_ok|apply scale_ok|apply reduce_ok|apply clip_ok|apply update_ok].
+    apply free_ok|apply zero_ok|apply accumulate_ok|apply scale_ok|apply reduce_ok|apply clip_ok|apply update_ok|
+    apply take_in_ok].
 Qed.
 End One.
 End Events.

@@ -47,9 +47,10 @@ Definition val (t j : nat) (c : content) (r : rank) (i : E) : T + K :=
   | Params next => inl (fst (theta p (if next then S t else t) i))
   | Moment next => inl (snd (theta p (if next then S t else t) i))
   | Zeroed => inr 0%ring
-  | Sums s => inr (mean count_ t (co s) * partial_sum (covered t j (pt s)) (un s) (fun x => given t (from s) x i)
+  | Sums s => inr (mean p count_ t (co s) * partial_sum (covered t j (pt s)) (un s) (fun x => given t (from s) x i)
     r)%ring
   | Clipped => inr (clip (norm p t (weights_at t)) (grad_at t i))
+  | Averaged next => inl (averaged p (if next then S t else t) i)
   end.
 
 Definition holds (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : Prop :=
@@ -172,7 +173,7 @@ Qed.
 Lemma rigid_ok (t j : nat) (c : content) (to : nat -> nat) (along : list nat) (r : rank) (i : E) :
   rigid c along = true -> val t j c (moved to along r) i = val t j c r i.
 Proof.
-  destruct c as [| | |s|]; try easy. cbn. rewrite forallb_forall. intros out. do 2 f_equal.
+  destruct c as [| | |s| |]; try easy. cbn. rewrite forallb_forall. intros out. do 2 f_equal.
   apply sum_list_ext; intros x _. replace (near (un s) (moved to along r) x) with (near (un s) r x); [easy|].
   unfold near. induction (un s) as [|a l IH]; [easy|]. cbn. rewrite IH by (intros; apply out; now right). f_equal.
   unfold moved. specialize (out a (or_introl eq_refl)). apply negb_true_iff in out. unfold mem in out. now rewrite
@@ -184,18 +185,25 @@ Qed.
 Definition when_ok (now : moment) (j : nat) : Prop := match now with Early => True | Amid => j < micro | Late => j
   = micro end.
 
-Lemma ratio_ok (t j : nat) (now : moment) (f : facts) (m : memory) (r : rank) (k : ratio) :
-  (forall un, tallied (counts f) = Some un -> forall r, ok r -> tally m r = length (filter (near un r) (tokens t))) ->
-  sayable p now f k = true -> when_ok now j -> ok r -> ratio_of p m t j r k = mean count_ t k.
+(** The count of tokens and the loss scale are as the facts say. *)
+Definition spoken (t : nat) (f : facts) (m : memory) : Prop :=
+  (forall un, tallied (counts f) = Some un -> forall r, ok r -> tally m r = length (filter (near un r) (tokens t))) /\
+  (current f LossScale = true -> forall r, ok r -> count m LossScale false r = Some (loss_scale p t)).
+
+Lemma ratio_ok (t j : nat) (now : moment) (f : facts) (m : memory) (r : rank) (k : ratio) : spoken t f m ->
+  sayable p now f k = true -> when_ok now j -> ok r -> ratio_of p m t j r k = mean p count_ t k.
 Proof.
-  intros told_ said here good. unfold ratio_of, mean.
-  assert (same : forall s, In s (over k ++ under k) -> symbol_of p m t j r s = sz count_ t s).
+  intros [told_ scale_] said here good. unfold ratio_of, mean.
+  assert (same : forall s, In s (over k ++ under k) ->
+    number_of p m t j r s = num p count_ t s /\ inverse_of p m t j r s = inv p count_ t s).
   { intros s inside. unfold sayable in said. rewrite forallb_forall in said. specialize (said s inside).
-    destruct s; cbn in *; try easy.
-    - apply andb_true_iff in said. destruct said as [same_ in_]. destruct now; try easy. now apply counts_equal.
-    - destruct (tallied (counts f)) as [[|]|]; try easy. rewrite (told_ [] eq_refl r good). f_equal.
-      generalize (tokens t) as l. induction l as [|x l IH]; [easy|]. cbn. now f_equal. }
-  f_equal; f_equal; apply map_ext_in; intros s inside; apply same, in_app_iff; auto.
+    destruct s as [| | |a|]; cbn [sayable1 number_of inverse_of num inv] in *; try easy.
+    - apply andb_true_iff in said. destruct said as [same_ in_]. destruct now; try easy. now rewrite counts_equal.
+    - destruct (tallied (counts f)) as [[|]|]; try easy. rewrite (told_ [] eq_refl r good).
+      replace (filter (near [] r) (tokens t)) with (tokens t); [easy|].
+      generalize (tokens t) as l. induction l as [|x l IH]; [easy|]. cbn. now f_equal.
+    - unfold scale_state. now rewrite (scale_ said r good). }
+  f_equal; apply product_ext; intros s inside; apply same, in_app_iff; auto.
 Qed.
 
 Lemma sum_over_all (l : list X) (f : X -> K) (along un : list nat) (r : rank) :
@@ -258,11 +266,11 @@ Qed.
 Definition means : ratio := fold_right by1 (by1 Tokens (by1 Micro one)) (map Size (data p)).
 
 Lemma mean_means (t : nat) :
-  mean count_ t means = (product share (map size (data p)) * (share count_ * share micro))%ring.
+  mean p count_ t means = (product share (map size (data p)) * (share count_ * share micro))%ring.
 Proof.
   unfold means. generalize (data p) as d; induction d as [|a l IH]; cbn [map fold_right product].
   - rewrite !by1_ok, mean_one by easy. cbn; ring.
-  - rewrite by1_ok, IH by easy. cbn [sz]. ring.
+  - rewrite by1_ok, IH by easy. cbn [inv]. ring.
 Qed.
 
 Lemma inverse_is (n : nat) (k : K) : (of_nat n * k)%ring = 1%ring -> share n = k.
@@ -294,7 +302,7 @@ Proof.
   - now rewrite sum_const, seq_length.
 Qed.
 
-Lemma of_tokens (t : nat) : equal p = true -> share (length (tokens t)) = mean count_ t means.
+Lemma of_tokens (t : nat) : equal p = true -> share (length (tokens t)) = mean p count_ t means.
 Proof.
   intros same. apply inverse_is. rewrite tokens_count, mean_means by easy.
   transitivity ((of_nat micro * share micro) * (of_nat count_ * share count_) *
@@ -303,7 +311,7 @@ Proof.
 Qed.
 
 Lemma of_batch (t j : nat) : equal p = true -> j < micro -> (share micro * share (length (batch t j)))%ring = mean
-  count_ t means.
+  p count_ t means.
 Proof.
   intros same small. rewrite mean_means.
   rewrite (inverse_is (length (batch t j)) (product share (map size (data p)) * share count_)%ring); [ring|].
@@ -313,10 +321,10 @@ Proof.
   rewrite share_ok, sizes_inverse by lia. ring.
 Qed.
 
-Lemma mean_count (t : nat) : mean count_ t (by1 Count one) = share (length (tokens t)).
+Lemma mean_count (t : nat) : mean p count_ t (by1 Count one) = share (length (tokens t)).
 Proof. rewrite by1_ok, mean_one by easy. cbn. ring. Qed.
 
-Lemma wanted_ok (t j : nat) (k : ratio) : In k (wanted p) -> j < micro -> weight p t j = mean count_ t k.
+Lemma wanted_ok (t j : nat) (k : ratio) : In k (wanted p) -> j < micro -> weight p t j = mean p count_ t k.
 Proof.
   pose proof (of_tokens t) as all_. pose proof (of_batch t j) as each_. pose proof (mean_count t) as count1.
   unfold wanted, weight. fold means. intros inside small. apply in_app_iff in inside.
@@ -329,7 +337,7 @@ Qed.
 Lemma whole_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i : E) :
   whole p now g c = true -> when_ok now j -> group_of i = g -> val t j c r i = inr (grad_at t i).
 Proof.
-  destruct c as [| | |s|]; try easy; destruct now; try easy. cbn. intros same -> group.
+  destruct c as [| | |s| |]; try easy; destruct now; try easy. cbn. intros same -> group.
   apply existsb_exists in same. destruct same as [c [good same]]. destruct (terms_eq s _) as [->|]; [|easy].
   cbn [co un pt from]. f_equal. unfold grad_at, gradient, covered, partial_sum, given. cbn [near forallb].
   rewrite sum_flat_map, <- sum_list_times. apply sum_list_ext; intros n small. apply in_seq in small.

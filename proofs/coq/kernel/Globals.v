@@ -46,6 +46,11 @@ Proof.
   destruct (told (counts f) c false) as [| |[] [|] o]; try easy. exact (here r good).
 Qed.
 
+Lemma spoken_ok (t : nat) (f : facts) (m : memory) : glob t f m -> spoken p t f m.
+Proof.
+  intros g. split; [apply (of_tally _ _ _ g)|]. intros now r good. exact (current_ok t LossScale f m r g now good).
+Qed.
+
 Lemma part_of (gl : nat * nat) : In gl (all_parts p) -> fst gl < length (groups p) /\ trains p (fst gl) = true /\
   snd gl < depth p (hd 0 (sites_of p (fst gl))).
 Proof.

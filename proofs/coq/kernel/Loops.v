@@ -37,7 +37,7 @@ Record between (t j : nat) (f : facts) (m : memory) : Prop := {
   bt_kept : forall u l, nth u (kepts f) false = true -> l < depth p u -> forall r, ok r -> kept_right p t u l m r;
   bt_act : forall n, acts f = Outside n -> forall r x, ok r -> act m r x = ref_enter p t (weights_at p t) x n;
   bt_cot : forall n, cots f = Outside n -> forall r x, ok r -> cot m r x = ref_leave p t (weights_at p t) x n;
-  bt_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean count_ t c
+  bt_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean p count_ t c
 }.
 
 Section Block.
@@ -76,7 +76,7 @@ Record so_far (n : nat) (m' : memory) : Prop := {
   sf_cot : c = Entered -> forall r x, ok r -> cot m' r x = ref_cot p t (weights_at p t) x u n;
   sf_acts : has_forward body = false -> act m' = act m;
   sf_cots : has_backward body = false -> cot m' = cot m;
-  sf_factor : forall c, factor f = Some c -> forall r, ok r -> scale m' r = mean count_ t c;
+  sf_factor : forall c, factor f = Some c -> forall r, ok r -> scale m' r = mean p count_ t c;
   sf_log : fine f1 = true -> log_ok p t m -> log_ok p t m'
 }.
 
@@ -231,12 +231,12 @@ Proof.
       injection e as <-. cbn [ref_leave]. rewrite (act_ _ flow r x ok_). reflexivity.
     + intros s found r ok_. destruct (sayable p Amid f k) eqn:said; [|easy]. injection found as <-.
       cbn [scale]. rewrite times_ok, mean_one by easy.
-      rewrite (ratio_ok p count_ counts_equal t j Amid f m) by (easy || apply (of_tally _ _ _ _ g)). ring.
+      rewrite (ratio_ok p count_ counts_equal t j Amid f m) by (easy || now apply spoken_ok). ring.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy; try (now destruct g; split).
     intros s. destruct (factor f) as [s0|]; [|easy]. destruct (sayable p now f k) eqn:said; [|easy].
     intros [= <-] r ok_. cbn [scale]. rewrite times_ok by easy. rewrite (fac s0 eq_refl r ok_).
-    rewrite (ratio_ok p count_ counts_equal t j now f m) by (easy || apply (of_tally _ _ _ _ g)). ring.
+    rewrite (ratio_ok p count_ counts_equal t j now f m) by (easy || now apply spoken_ok). ring.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
@@ -333,9 +333,9 @@ Proof.
     pose proof g as of_all. destruct g as [C L N Y Z].
     split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + intros c' disk. apply tick_ok; [exact C|easy|now destruct c|].
-      intros sure r ok_. destruct c; [|easy]. cbn [counter_eqb negb] in *. rewrite orb_false_r in sure. cbn [andb
-        ticks_of].
-      rewrite (decided_ok p t f m r of_all sure ok_), updates_next. now destruct (left_out p t _).
+      intros sure r ok_. destruct c; [|easy|]; cbn [counter_eqb] in *; rewrite orb_false_r in sure;
+        rewrite (decided_ok p t f m r of_all sure ok_); [|reflexivity].
+      cbn [andb ticks_of advance]. rewrite updates_next. now destruct (left_out p t _).
     + intros un found. apply Y. destruct (counts f), c, d, firsts; exact found.
     + intros n q found. apply Z. destruct (counts f), c, d, firsts; exact found.
   - split; [|split; [easy|]; intros log u l got read; now apply log].

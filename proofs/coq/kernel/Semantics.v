@@ -1,47 +1,13 @@
 (** What a step program does, on all ranks at once, and what it means that it is correct.
 
-    What it backs: the kernel. This file and Syntax.v are what a reader has to believe; Check.v and Sound.v are
-      proved.
-    A [world] is everything that a program may meet: a model, a batch, an optimizer, sizes of axes, owner functions,
-    and the junk in memory that nothing defined. Nothing is assumed of the model's functions.
+    What it backs: the kernel. This file, Syntax.v and Setting.v are what a reader has to believe; Check.v and Sound.v
+    are proved.
 
     Main statement: [correct], the definition. *)
 
 From Coq Require Export Arith.
-From Placealg Require Export Sums.
-From Placealg.kernel Require Export Syntax.
+From Placealg.kernel Require Export Setting.
 Open Scope nat_scope.
-
-Fixpoint of_nat {K : CRing} (n : nat) : K := match n with O => 0%ring | S n => (1 + of_nat n)%ring end.
-
-Definition rank := nat -> nat.  (* axis -> coordinate *)
-
-Class world := {
-  (* the mesh: sizes of axes, and the owner of each element along each axis *)
-  size : nat -> nat; size_pos : forall a, 0 < size a;
-  E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat; matrix_of : E -> nat;
-  own : nat -> E -> nat; own_ok : forall a i, own a i < size a;
-  (* the batch of every step and microbatch, and at which coordinate of an axis a token stands *)
-  X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a <
-    size a;
-  (* numbers: a ring in which every number of things other than none has an inverse *)
-  K : CRing; share : nat -> K; share_ok : forall n, n <> 0 -> (of_nat n * share n)%ring = 1%ring;
-  (* the model: units with any number of instances; A flows forward, B backward, T are the states' values *)
-  T : Type; A : Type; B : Type; layers : nat -> nat;
-  first_weight : E -> T; first_moments : E -> T;
-  input : X -> A;
-  forward : nat -> nat -> nat -> X -> list T -> A -> A;             (* unit, instance, stream, token, weights *)
-  seed : X -> A -> B;
-  backward : nat -> nat -> X -> nat * list T * A -> list T -> B -> B;  (* what forward kept, weights *)
-  gamma : nat -> nat -> X -> nat * list T * A -> list T -> B -> E -> K;
-  (* the optimizer *)
-  measure : E -> K -> K; overflows : E -> K -> bool; clip : K -> K -> K; update : nat -> E -> list T -> list T ->
-    list K -> T * T;
-  (* what nothing defined: any numbers, others at every event *)
-  junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K; junk_flag
-    : nat -> nat -> rank -> bool;
-  junk_scale : rank -> K; junk_tally : nat -> rank -> nat; junk_flow : rank -> X -> B
-}.
 
 Section Meaning.
 Context {w : world} (p : program).
@@ -91,12 +57,23 @@ Definition write (m : memory) (here : E -> bool) (y : slot) (f : rank -> E -> op
 
 Definition as_state (z : T) (v : T + K) : T := match v with inl x => x | inr _ => z end.
 Definition as_number (v : T + K) : K := match v with inl _ => 0%ring | inr k => k end.
-Fixpoint product (f : nat -> K) (l : list nat) : K := match l with [] => 1%ring | n :: l => (f n * product f
-  l)%ring end.
-Definition symbol_of (m : memory) (t j : nat) (r : rank) (s : symbol) : nat :=
-  match s with Tokens => length (local t j r) | Count => tally m r | Micro => micro | Size a => size a end.
+Fixpoint product {V : Type} (f : V -> K) (l : list V) : K :=
+  match l with [] => 1%ring | n :: l => (f n * product f l)%ring end.
+Definition scale_state (m : memory) (r : rank) : nat :=
+  match count m LossScale false r with Some n => n | None => junk_stream (clock m) r end.
+Definition number_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
+  match s with
+  | Tokens => of_nat (length (local t j r)) | Count => of_nat (tally m r) | Micro => of_nat micro
+  | Size a => of_nat (size a) | Scaling => scaling (scale_state m r) end.
+Definition inverse_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
+  match s with
+  | Tokens => share (length (local t j r)) | Count => share (tally m r) | Micro => share micro
+  | Size a => share (size a) | Scaling => unscaling (scale_state m r) end.
 Definition ratio_of (m : memory) (t j : nat) (r : rank) (k : ratio) : K :=
-  (product of_nat (map (symbol_of m t j r) (over k)) * product share (map (symbol_of m t j r) (under k)))%ring.
+  (product (number_of m t j r) (over k) * product (inverse_of m t j r) (under k))%ring.
+
+(** How a state of its own goes on. *)
+Definition advance (c : counter) (out : bool) (n : nat) : nat := match c with LossScale => grow n out | _ => S n end.
 
 Definition at_first (firsts : list nat) (r : rank) : bool := forallb (fun a => r a =? 0) firsts.
 Definition is_some {V : Type} (o : option V) : bool := match o with Some _ => true | None => false end.
@@ -160,7 +137,8 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
       | _ => Some (z r i) end else get y r i)
   | Reduce y along by_ owners k => write m here y (fun r i =>
       if negb owners || forallb (fun a => r a =? own a i) along then
-        let early r' v := match by_ with Premultiplied => as_number v * ratio_of m t j r' k | _ => as_number v end%ring in
+        let early r' v := match by_ with
+          | Premultiplied => as_number v * ratio_of m t j r' k | _ => as_number v end%ring in
         let late s := match by_ with
           | Premultiplied => s | Plain => s * ratio_of m t j r k
           | Mean => s * product share (map size along) * ratio_of m t j r k end%ring in
@@ -182,6 +160,11 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
       let runs r i := negb (leaves_out m r) && sat q r i && is_some (get (At Master k) r i) in
       write (write m here (At Master k) (fun r i => if runs r i then Some (fst (new r i)) else get (At Master k) r i))
             here (At Moments k) (fun r i => if runs r i then Some (snd (new r i)) else get (At Moments k) r i)
+  | TakeIn x y q => write m here y (fun r i => if sat q r i then
+      match get y r i, get x r i with
+      | None, _ => None
+      | Some (inl a), Some (inl b) => Some (inl (average i a b))
+      | _, _ => Some (z r i) end else get y r i)
   end.
 
 Definition view (m : memory) (u l : nat) (r : rank) : list T :=
@@ -254,9 +237,9 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
       (fun c' disk r => if counter_eqb c' c && at_first firsts r then
          match d, disk with
          | Start, false => Some 0
-         | Advance, false => if counter_eqb c Step && leaves_out m r then count m c false r else match count m c
-           false r with Some n => Some (S n) | None => Some (junk_stream (clock
-           m) r) end
+         | Advance, false => if counter_eqb c Step && leaves_out m r then count m c false r
+           else match count m c false r with Some n => Some (advance c (leaves_out m r) n)
+           | None => Some (junk_stream (clock m) r) end
          | Load, false => count m c true r
          | Store, true => match count m c false r with Some n => Some n | None => count m c true r end
          | _, _ => count m c' disk r end else count m c' disk r)
@@ -353,15 +336,22 @@ Fixpoint reference (t : nat) : nat * (E -> T * T) :=
   end.
 Definition updates (t : nat) : nat := fst (reference t).
 Definition theta (t : nat) (i : E) : T * T := snd (reference t) i.
-Definition ticks_of (c : counter) (t : nat) : nat := match c with Step => updates t | Stream => t end.
+Fixpoint loss_scale (t : nat) : nat :=
+  match t with O => 0 | S t => grow (loss_scale t) (left_out t (fun i => fst (theta t i))) end.
+Definition ticks_of (c : counter) (t : nat) : nat :=
+  match c with Step => updates t | Stream => t | LossScale => loss_scale t end.
+
+(** The average of a parameter, which begins as the first one, and takes in that of every step, left out or not. *)
+Fixpoint averaged (t : nat) (i : E) : T :=
+  match t with O => first_weight i | S t => average i (averaged t i) (fst (theta (S t) i)) end.
 
 Definition truth (x : value) (t : nat) (i : E) : T + K :=
-  match x with Moments => inl (snd (theta t i)) | _ => inl (fst (theta t i)) end.
+  match x with Moments => inl (snd (theta t i)) | Average => inl (averaged t i) | _ => inl (fst (theta t i)) end.
 
 (** The elements that the program is about. *)
 Definition covers (i : E) : Prop :=
   group_of i < length (groups p) /\ layer_of i < depth (hd 0 (sites_of (group_of i))).
-Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device [] false).
+Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device [] false NoAverage).
 
 (** Every rank holds equally many tokens in every microbatch of every step. *)
 Definition equal_counts : Prop := exists c, 0 < c /\ forall t j r, j < micro -> ok r -> length (local t j r) = c.
@@ -373,14 +363,19 @@ Definition correct_in : Prop := (equal p = true -> equal_counts) -> 0 < micro ->
   (forall r i, ok r -> covers i -> sat (rests (group_at i)) r i = true ->
      held (run stops t) (At Weight (lies (group_at i))) r i = Some (truth Weight t i)) /\
   (forall i, exists r, ok r /\ sat (rests (group_at i)) r i = true) /\
+  (* so do averages of them *)
+  (forall i q k, average_rests (group_at i) = AverageAt q k -> (exists r, ok r /\ sat q r i = true) /\
+     forall r, ok r -> covers i -> sat q r i = true ->
+     held (run stops t) (At Average k) r i = Some (truth Average t i)) /\
   (* every forward and backward reads the reference's parameters *)
   (forall u l got, In (u, l, got) (reads (step t (run stops t))) -> forall r i, ok r -> In i (needs u l) -> covers
     i ->
      got r i = Some (truth Weight t i)) /\
   (* a checkpoint holds nothing but what the reference has *)
-  (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers i ->
+  (forall x r i v, x = Weight \/ x = Moments \/ x = Average /\ average_rests (group_at i) <> NoAverage ->
+     ok r -> covers i ->
      held (run stops t) (At x Disk) r i = Some v -> v = truth x t i) /\
-  (resumes p = true -> forall c, count (run stops t) c true (fun _ => 0) = Some (ticks_of c t) /\
+  (resumes p = true -> forall c, carried p c = true -> count (run stops t) c true (fun _ => 0) = Some (ticks_of c t) /\
      forall r n, ok r -> count (run stops t) c true r = Some n -> n = ticks_of c t).
 End Meaning.
 

@@ -35,7 +35,7 @@ Lemma accepted_parts : exists f f', between 0 0 (initialised p) (run_blocks p 0 
   length (kepts f) = length (repeated p) /\ holds_between p (initialised p) (quiet f) = true /\
   next p (quiet f) = Some f' /\ fine f' = true /\ holds_between p f' (quiet f) = true /\
   forallb (rested p (quiet f)) (seq 0 (length (groups p))) = true /\
-  (resumes p = true -> forall c, exists l, told (counts f) c true = Ticks false l true).
+  (resumes p = true -> forall c, carried p c = true -> exists l, told (counts f) c true = Ticks false l true).
 Proof.
   assert (found : exists f f', next p (quiet f) = Some f' /\ settled p (quiet f) f' = true).
   { pose proof accepted as all. unfold check in all. apply andb_true_iff in all. destruct all as [_ all].
@@ -55,7 +55,9 @@ Proof.
     apply (blocks_ok p count_ count_pos micro_pos counts_equal (data_once p well) (deep p well) 0 0 true Early
       ltac:(easy) I); [easy|]. apply (power_on_ok p). }
   repeat (split; [easy|]). intros back. rewrite back in counts_. cbn [negb orb quiet counts] in *.
-  destruct (counts f) as [a b [| |[] l []] [| |[] l' []] d e]; try easy. intros []; eexists; reflexivity.
+  rewrite forallb_forall in counts_. intros c carries. specialize (counts_ c ltac:(destruct c; cbn; auto)).
+  rewrite carries in counts_. cbn [negb orb] in counts_.
+  destruct (told (counts f) c true) as [| |[] l []]; try easy. now exists l.
 Qed.
 
 Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
@@ -63,11 +65,16 @@ Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
   (forall r i, ok r -> covers p i -> sat (rests (group_at p i)) r i = true ->
      held (run p stops t) (At Weight (lies (group_at p i))) r i = Some (truth p Weight t i)) /\
   (forall i, exists r, ok r /\ sat (rests (group_at p i)) r i = true) /\
+  (forall i q k, average_rests (group_at p i) = AverageAt q k -> (exists r, ok r /\ sat q r i = true) /\
+     forall r, ok r -> covers p i -> sat q r i = true ->
+     held (run p stops t) (At Average k) r i = Some (truth p Average t i)) /\
   (forall u l got, In (u, l, got) (reads (step p t (run p stops t))) -> forall r i, ok r -> In i (needs p u l) ->
      covers p i -> got r i = Some (truth p Weight t i)) /\
-  (forall x r i v, x = Weight \/ x = Moments -> ok r -> covers p i ->
+  (forall x r i v, x = Weight \/ x = Moments \/ x = Average /\ average_rests (group_at p i) <> NoAverage ->
+     ok r -> covers p i ->
      held (run p stops t) (At x Disk) r i = Some v -> v = truth p x t i) /\
-  (resumes p = true -> forall c, count (run p stops t) c true (fun _ => 0) = Some (ticks_of p c t) /\
+  (resumes p = true -> forall c, carried p c = true ->
+     count (run p stops t) c true (fun _ => 0) = Some (ticks_of p c t) /\
      forall r n, ok r -> count (run p stops t) c true r = Some n -> n = ticks_of p c t).
 Proof.
   intros stops t never. destruct accepted_parts as [f [f' [I0 [lenu [H0 [step_ [F [H1 [rest_ D]]]]]]]]].
@@ -84,41 +91,62 @@ Proof.
   { intros i [small _]. split.
     - rewrite forallb_forall in rest_. apply rest_. apply in_seq. lia.
     - unfold group_at. now apply nth_error_nth'. }
-  split; [|split; [|split; [|split]]].
+  assert (owned : forall q i, forallb is_owner q = true -> exists r, ok r /\ sat q r i = true).
+  { intros q i owners_. exists (fun a => own a i). split; [intros a; apply own_ok|]. rewrite forallb_forall in owners_.
+    apply sat_in. intros c inside. specialize (owners_ c inside). destruct c; [|easy]. cbn. apply Nat.eqb_refl. }
+  assert (good_ : forall i, forallb is_owner (rests (group_at p i)) = true /\
+     match average_rests (group_at p i) with AverageAt q _ => forallb is_owner q | NoAverage => true end = true).
+  { intros i. destruct (well_parts p well) as [_ [groups_ _]]. unfold group_at.
+    destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device [] false NoAverage)) as [in_|out];
+      [|now rewrite out].
+    rewrite forallb_forall in groups_. specialize (groups_ _ in_). unfold good_group in groups_.
+    apply andb_true_iff in groups_. destruct groups_ as [_ both]. now apply andb_true_iff in both. }
+  split; [|split; [|split; [|split; [|split]]]].
   - intros r i good cover in_. destruct (group_ i cover) as [R G]. unfold rested in R. rewrite G in R.
     destruct (nth_error (slots (quiet f)) (group_of i)) as [k|] eqn:K1; [|easy].
     repeat (apply andb_true_iff in R; destruct R as [R ?]).
     pose proof (bt_fit _ _ _ _ _ _ always i cover (At Weight (lies (group_at p i)))) as here.
     assert (is : nth_table (slots (quiet f)) (group_of i) = k) by (unfold nth_table; now apply nth_error_nth).
     rewrite is in here.
-    destruct (get k (At Weight (lies (group_at p i)))) as [| |[[]|[]| | |] q o]; try easy.
+    destruct (get k (At Weight (lies (group_at p i)))) as [| |[[]|[]| | | |] q o]; try easy.
     specialize (here r good). cbn beta in here. now rewrite (within_ok _ _ _ _ R in_) in here.
-  - intros i. exists (fun a => own a i). split; [intros a; apply own_ok|].
-    destruct (well_parts p well) as [_ [groups_ _]]. unfold group_at.
-    destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device [] false)) as [in_|out]; [|now rewrite
-      out].
-    rewrite forallb_forall in groups_. specialize (groups_ _ in_). unfold good_group in groups_.
-    apply andb_true_iff in groups_. destruct groups_ as [_ owners_]. rewrite forallb_forall in owners_.
-    apply sat_in. intros c inside. specialize (owners_ c inside). destruct c; [|easy]. cbn. apply Nat.eqb_refl.
+  - intros i. apply owned, good_.
+  - intros i q k rests_. split.
+    + apply owned. destruct (good_ i) as [_ both]. now rewrite rests_ in both.
+    + intros r good cover in_. destruct (group_ i cover) as [R G]. unfold rested in R. rewrite G in R.
+      destruct (nth_error (slots (quiet f)) (group_of i)) as [k'|] eqn:K1; [|easy].
+      apply andb_true_iff in R. destruct R as [_ R]. rewrite rests_ in R.
+      apply andb_true_iff in R. destruct R as [R _].
+      pose proof (bt_fit _ _ _ _ _ _ always i cover (At Average k)) as here.
+      assert (is : nth_table (slots (quiet f)) (group_of i) = k') by (unfold nth_table; now apply nth_error_nth).
+      rewrite is in here. destruct (get k' (At Average k)) as [| |[| | | | |[]] q' o]; try easy.
+      specialize (here r good). cbn beta in here. now rewrite (within_ok _ _ _ _ R in_) in here.
   - intros u l got read r i good need cover.
     destruct (next_ok p count_ count_pos micro_pos counts_equal well t (quiet f) f' _ step_ always) as [_ L]. now
       apply (L F u l got read r i).
   - intros x r i v which good cover found. destruct (group_ i cover) as [R G]. unfold rested in R. rewrite G in R.
     destruct (nth_error (slots (quiet f)) (group_of i)) as [k|] eqn:K1; [|easy].
+    apply andb_true_iff in R. destruct R as [R average_].
     repeat (apply andb_true_iff in R; destruct R as [R ?]).
     pose proof (bt_fit _ _ _ _ _ _ always i cover (At x Disk)) as here.
     assert (is : nth_table (slots (quiet f)) (group_of i) = k) by (unfold nth_table; now apply nth_error_nth).
     rewrite is in here.
-    destruct which as [-> | ->].
-    + destruct (get k (At Weight Disk)) as [| |[[]|[]| | |] q []]; try easy; specialize (here r good); cbn beta in
+    destruct which as [-> | [-> | [-> some]]].
+    + destruct (get k (At Weight Disk)) as [| |[[]|[]| | | |] q []]; try easy; specialize (here r good); cbn beta in
       here.
       * congruence.
       * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
-    + destruct (get k (At Moments Disk)) as [| |[[]|[]| | |] q []]; try easy; specialize (here r good); cbn beta in
+    + destruct (get k (At Moments Disk)) as [| |[[]|[]| | | |] q []]; try easy; specialize (here r good); cbn beta in
       here.
       * congruence.
       * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
-  - intros back c. destruct (D back c) as [l L].
+    + destruct (average_rests (group_at p i)) as [|q0 k0]; [easy|]. apply andb_true_iff in average_.
+      destruct average_ as [_ average_].
+      destruct (get k (At Average Disk)) as [| |[| | | | |[]] q []]; try easy; specialize (here r good); cbn beta in
+        here.
+      * congruence.
+      * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
+  - intros back c carries. destruct (D back c carries) as [l L].
     pose proof (of_counts _ _ _ _ (bt_glob _ _ _ _ _ _ always) c true) as here. cbn [quiet counts] in here.
     rewrite L in here. split.
     + specialize (here (fun _ => 0) ltac:(intros a; apply size_pos)). replace (at_first l (fun _ => 0)) with true in

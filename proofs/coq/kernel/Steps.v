@@ -149,7 +149,8 @@ Proof. intros nil. unfold nth_table. rewrite <- nil at 1. apply map_nth. Qed.
 Lemma pass_ok (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : holds t j h f i -> holds t (S j) (pass
   h) f i.
 Proof.
-  destruct h as [| |c q o]; try easy. destruct c as [n|n| |s|]; try easy. cbn [pass]. destruct (pt s) eqn:e; try easy.
+  destruct h as [| |c q o]; try easy. destruct c as [n|n| |s| |n]; try easy. cbn [pass].
+  destruct (pt s) eqn:e; try easy.
   intros here r good. specialize (here r good). cbn beta in here. destruct (sat q r i); [|exact here].
   rewrite here. cbn [val co un pt from]. now rewrite e.
 Qed.
@@ -186,8 +187,8 @@ Proof.
     destruct (get_map (fun y h => begin_sums h (get (nth_table (slots g) (group_of i)) y)) (nth_table (slots f)
       (group_of i)) x)
       as [-> | ->]; [easy|].
-    destruct (get (nth_table (slots f) (group_of i)) x) as [| |[| | | |] q o]; try easy.
-    destruct (get (nth_table (slots g) (group_of i)) x) as [| |[| | |s|] q' o']; try easy. cbn [begin_sums].
+    destruct (get (nth_table (slots f) (group_of i)) x) as [| |[| | | | |] q o]; try easy.
+    destruct (get (nth_table (slots g) (group_of i)) x) as [| |[| | |s| |] q' o']; try easy. cbn [begin_sums].
     destruct (pt s) eqn:e; try easy. intros r good. specialize (here r good). cbn beta in here.
     destruct (sat q r i); [|exact here]. rewrite here. cbn [val]. rewrite e. cbn. do 2 f_equal. unfold partial_sum;
       cbn. ring.
@@ -258,13 +259,13 @@ Qed.
 
 Lemma turn_ok (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : holds t j h f i -> holds (S t) 0 (turn
   h) f i.
-Proof. destruct h as [| |[[]|[]| | |] q o]; try easy. Qed.
+Proof. destruct h as [| |[[]|[]| | | |[]] q o]; try easy. Qed.
 
 Lemma stay_ok (t j : nat) (h : know) (f : rank -> option (T + K)) (i : E) : trains p (group_of i) = false ->
   holds t j h f i -> holds (S t) 0 (stay h) f i.
 Proof.
-  intros still. destruct h as [| |[[]|[]| | |] q o]; try easy. intros here r good. specialize (here r good). cbn beta
-    in *.
+  intros still. destruct h as [| |[[]|[]| | | |[]] q o]; try easy. intros here r good. specialize (here r good).
+  cbn beta in *.
   destruct (sat q r i); [|exact here]. rewrite here. cbn [val]. rewrite theta_next, still.
   now destruct (left_out p t _).
 Qed.

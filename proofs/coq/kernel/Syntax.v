@@ -11,20 +11,20 @@ Export ListNotations.
 
 (** Where numbers are stored. [Disk] is the checkpoint. *)
 Inductive tier := Device | Host | Nvme | Disk.
-Inductive value := Weight | Master | Moments | Grad | GradSum.
+Inductive value := Weight | Master | Moments | Grad | GradSum | Average.
 Definition value_eqb (v w : value) : bool :=
   match v, w with
-  | Weight, Weight | Master, Master | Moments, Moments | Grad, Grad | GradSum, GradSum => true | _, _ => false end.
+  | Weight, Weight | Master, Master | Moments, Moments | Grad, Grad | GradSum, GradSum
+  | Average, Average => true | _, _ => false end.
 Record slot := At { what : value; on : tier }.
 
 (** `where`: owner(axis), and rank(axis) = 0. A place is their conjunction; the empty one is everywhere. *)
 Inductive clause := Owner (a : nat) | First (a : nat).
 Definition place := list clause.
 
-(** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of tokens in the microbatch, [Count]
-  the
-    number that it has counted. *)
-Inductive symbol := Tokens | Count | Micro | Size (a : nat).
+(** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of tokens in the microbatch, [Count] the
+    number that it has counted, [Scaling] what the loss scale multiplies by. *)
+Inductive symbol := Tokens | Count | Micro | Size (a : nat) | Scaling.
 Record ratio := Ratio { over : list symbol; under : list symbol }.
 
 (** How a reduction puts the parts of its ranks together: their sum or mean, divided behind it, or the sum of parts that
@@ -45,15 +45,17 @@ Inductive event :=
 | Scale (y : slot) (k : ratio) (q : place)
 | Reduce (y : slot) (along : list nat) (by_ : operator) (owners : bool) (k : ratio)
 | Clip (y : slot) (q : place)
-| Update (k : tier) (q : place).
+| Update (k : tier) (q : place)
+| TakeIn (x y : slot) (q : place)                       (* update of an average: y takes in x *)
+.
 
 (** What happens to one instance of a unit. *)
 Inductive instr := On (g : nat) (e : event) | Forward | Backward.
 
-(** The step counter and the random stream: states of their own, one number a rank. *)
-Inductive counter := Step | Stream.
-Definition counter_eqb (c d : counter) : bool := match c, d with Step, Step | Stream, Stream => true | _, _ => false
-  end.
+(** The step counter, the random stream and the loss scale: states of their own, one number a rank. *)
+Inductive counter := Step | Stream | LossScale.
+Definition counter_eqb (c d : counter) : bool :=
+  match c, d with Step, Step | Stream, Stream | LossScale, LossScale => true | _, _ => false end.
 Inductive tick := Start | Advance | Store | Load.
 
 Inductive block :=
@@ -70,12 +72,14 @@ Inductive block :=
 | ShareTick (c : counter) (along : list nat)            (* broadcast, root 0 *)
 .
 
-(** A group of parameters: the units that use it, in forward order; where, and on which tier, the strategy says that
-  it
+(** Where the strategy says that an average of the weights rests, and on which tier, if a group has one. *)
+Inductive average_place := NoAverage | AverageAt (q : place) (k : tier).
+
+(** A group of parameters: the units that use it, in forward order; where, and on which tier, the strategy says that it
     rests; the values of which the update of an element reads its whole matrix; whether it has no gradient and no
-    update. *)
+    update; where its average rests. *)
 Record group := Group { sites : list nat; rests : place; lies : tier; whole_reads : list value;
-  frozen : bool }.
+  frozen : bool; average_rests : average_place }.
 
 (** How the reference weighs a token: by one over all tokens of the step; by one over those of its microbatch and over
     the number of microbatches; by 1. *)
@@ -83,11 +87,11 @@ Inductive weighting := TokenMean | MicrobatchMean | Sum.
 
 (** [repeated] says of every unit whether it stands in the loop over layers; [data] are the axes that split the batch;
     [clips] says whether the reference clips by the global norm; [skips] whether it leaves out a step in which a
-      gradient
-    overflows; [equal] whether equal counts are assumed. The rest is the program. *)
+    gradient overflows; [scales] whether a loss scale is carried along; [equal] whether equal counts are assumed. The
+    rest is the program. *)
 Record program := Program {
-  axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; skips : bool; repeated : list
-    bool;
+  axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; skips : bool; scales : bool;
+  repeated : list bool;
   groups : list group;
   init : list block; prepare : list block; inside : list block; outside : list block;
   save : list block; resume : list block
@@ -95,3 +99,5 @@ Record program := Program {
 
 (** A program without a resume is never resumed. *)
 Definition resumes (p : program) : bool := match resume p with [] => false | _ => true end.
+(** Without a loss scale there is none to carry along. *)
+Definition carried (p : program) (c : counter) : bool := match c with LossScale => scales p | _ => true end.

@@ -105,7 +105,7 @@ Record inst (f : facts) (m : memory) : Prop := {
   in_cot : cots f = Entered -> l = depth p u - 1 - k /\
     forall r x, ok r -> cot m r x = ref_cot p t (weights_at p t) x u k;
   in_cotted : cots f = Left -> forall r x, ok r -> cot m r x = ref_cot p t (weights_at p t) x u (S k);
-  in_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean count_ t c
+  in_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean p count_ t c
 }.
 
 Lemma seen_ok (f : facts) (m : memory) (r : rank) (i : E) : inst f m -> weights_right p u f = true -> ok r ->
@@ -118,7 +118,7 @@ Proof.
   specialize (right (group_of i)). rewrite in_seq in right. specialize (right ltac:(lia)).
   change (uses p u (group_of i)) with (used p u (group_of i)) in right. rewrite use in right. cbn [negb orb] in right.
   unfold weight_right in right. pose proof (in_fit _ _ known i use layer (At Weight Device)) as H.
-  destruct (get _ _) as [| |[[|]| | | |] [|] o]; try easy. specialize (H r good). cbn in H. now rewrite H.
+  destruct (get _ _) as [| |[[|]| | | | |] [|] o]; try easy. specialize (H r good). cbn in H. now rewrite H.
 Qed.
 
 Lemma view_ok (f : facts) (m : memory) (r : rank) : inst f m -> weights_right p u f = true -> ok r ->
@@ -260,7 +260,7 @@ Proof.
       assert (found : forall r, ok r -> exists v, kept m u l r = Some v /\
         (scale m r * sum_list (local p t j r) (fun x => gamma u l x
            (let from := match v with (n, s, a) => (n, s, a x) end in from) (view p m u l r) (cot m r x) i))%ring
-        = (mean count_ t s * partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i)
+        = (mean p count_ t s * partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i)
           r)%ring).
       { intros r good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]]. eexists; split; [exact B1|].
         rewrite (h s eq_refl r good). f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext;
@@ -278,18 +278,18 @@ Proof.
           [|easy].
         rewrite layer. ring.
       * pose proof (c i use layer y) as old. fold y.
-        destruct (get (nth_table (slots f) (group_of i)) y) as [| |[| | |s0|] [|] o]; try easy.
+        destruct (get (nth_table (slots f) (group_of i)) y) as [| |[| | |s0| |] [|] o]; try easy.
         destruct (terms_eq s0 _) as [same|]; [|easy].
         intros r good. cbn [sat forallb]. change (sites_at p) with (sites_of p) in first. cbn beta.
         specialize (old r good). cbn [sat forallb] in old. cbn beta in old.
         rewrite first. destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1, old. cbn [Facts.val].
         rewrite same. cbn [co un pt from covered].
         apply f_equal, f_equal. cbn zeta in B2.
-        transitivity (mean count_ t s * partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
+        transitivity (mean p count_ t s * partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
           scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot m r x)
             i))%ring;
           [reflexivity|].
-        rewrite B2. transitivity (mean count_ t s * (partial_sum (batch t j) (data p) (fun x => given p t (from s0) x
+        rewrite B2. transitivity (mean p count_ t s * (partial_sum (batch t j) (data p) (fun x => given p t (from s0) x
           i) r +
           partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i) r))%ring; [ring|].
         f_equal. unfold partial_sum. rewrite <- sum_list_plus. apply sum_list_ext; intros x _.

@@ -34,6 +34,9 @@ Proof.
 Qed.
 
 Definition number_ (n : nat) : Qc := Q2Qc (inject_Z (Z.of_nat n)).
+
+Lemma scaled_back (n : nat) : ((number_ (2 + n) : Rational) * one_over (2 + n))%ring = 1%ring :> Rational.
+Proof. unfold number_. rewrite <- of_nat_is. apply one_over_ok. lia. Qed.
 Definition total_of (l : list Qc) : Qc := fold_right Qcplus (number_ 0) l.
 
 Section World.
@@ -67,10 +70,13 @@ Proof.
     seed := fun x a => (a + code x)%Qc;
     backward := fun u l x k ws b => (b + total_of ws + number_ (fst (fst k)) + total_of (snd (fst k)))%Qc;
     gamma := fun u l x k ws b i => (code x * number_ (1 + u) + total_of ws + b + snd k + number_ (snd i))%Qc;
+    scaling := fun n => number_ (2 + n); unscaling := fun n => one_over (2 + n); scaling_ok := scaled_back;
+    grow := fun n out => if out then 0 else S n;
     measure := fun i k => (k * k)%Qc;
     overflows := fun i k => (snd i =? 0) && Z.odd (Qnum (this k)); clip := fun n k => (k + n)%Qc;
     update := fun n i x o g => ((total_of x + total_of g + number_ 2 * total_of o + number_ n)%Qc,
       (total_of o + total_of g)%Qc);
+    average := fun i a b => (number_ 3 * a + b)%Qc;
     junk := fun c r i => inl (number_ (1009 + 7 * c + r 0)); junk_stream := fun c r => 1013 + c;
     junk_norm := fun c g r => number_ (1019 + c); junk_flag := fun c g r => true; junk_scale := fun r => number_
       1021; junk_tally := fun c r => 1033
@@ -142,7 +148,15 @@ Definition right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * 
 
 Definition saved_right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * nat) : bool :=
   forallb (fun x => match @held telling (@run telling p stops t) (At x Disk) r i with
-    | Some v => same_value v (@truth telling p x t i) | None => true end) [Weight; Moments].
+    | Some v => same_value v (@truth telling p x t i) | None => true end)
+    ([Weight; Moments] ++ match average_rests (@group_at telling p i) with NoAverage => [] | _ => [Average] end).
+
+Definition average_right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * nat) : bool :=
+  match average_rests (@group_at telling p i) with
+  | NoAverage => true
+  | AverageAt q k => negb (@sat telling q r i) ||
+      match @held telling (@run telling p stops t) (At Average k) r i with
+      | Some v => same_value v (@truth telling p Average t i) | None => false end end.
 
 Definition read_right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * nat) : bool :=
   forallb (fun e : nat * nat * (rank -> nat * nat * nat -> option (Qc + Qc)) => let '(u, l, got) := e in
@@ -154,7 +168,8 @@ Definition tells (stops : nat -> bool) (t : nat) : bool :=
   let stops := fun t => resumes p && stops t in once (data p) &&
   existsb (fun r => existsb (fun i => (fst (fst i) <? length (groups p)) &&
       (snd (fst i) <? @depth telling p (hd 0 (sites_of p (fst (fst i))))) &&
-      negb (right_at stops t r i && saved_right_at stops t r i && read_right_at stops t r i)) all_elements)
+      negb (right_at stops t r i && average_right_at stops t r i && saved_right_at stops t r i &&
+        read_right_at stops t r i)) all_elements)
     (ranks_of (axes p) (fun _ => 0)).
 
 Lemma same_value_refl (v : Qc + Qc) : same_value v v = true.
@@ -171,14 +186,18 @@ Proof.
   { apply (@peers_ok telling (axes p) (fun _ => 0) r); [|exact in_r]. intros a. cbn. lia. }
   set (stops' := fun t => resumes p && stops t) in *.
   destruct (right telling (equal_counts_met once_) ltac:(cbn; lia) stops' t
-    ltac:(intros never; unfold stops'; now rewrite never)) as [A [_ [C [D _]]]].
+    ltac:(intros never; unfold stops'; now rewrite never)) as [A [_ [B [C [D _]]]]].
   apply negb_true_iff in wrong. rewrite <- not_true_iff_false in wrong. apply wrong. clear wrong.
   rewrite !andb_true_iff. repeat split.
   - unfold right_at. destruct (@sat telling _ r i) eqn:in_; [|easy]. rewrite (A r i good cover in_). apply
     same_value_refl.
+  - unfold average_right_at. destruct (average_rests _) as [|q k] eqn:rests_; [easy|].
+    destruct (@sat telling q r i) eqn:in_; [|easy]. destruct (B i q k rests_) as [_ here].
+    rewrite (here r good cover in_). apply same_value_refl.
   - unfold saved_right_at. apply forallb_forall. intros x which.
     destruct (@held telling _ (At x Disk) r i) as [v|] eqn:found; [|easy].
-    rewrite (D x r i v) by (cbn in which; intuition congruence). apply same_value_refl.
+    rewrite (D x r i v); [apply same_value_refl| |easy..].
+    destruct (average_rests (@group_at telling p i)); cbn in which; intuition congruence.
   - unfold read_right_at. apply forallb_forall. intros [[u l] got] inside.
     destruct (used p u (fst (fst i)) && (snd (fst i) =? l)) eqn:need; [|easy]. cbn [negb orb].
     rewrite (C u l got inside r i good); [apply same_value_refl| |easy].

@@ -28,7 +28,7 @@ from placealg.prover.kernel.coq import (
 )
 from placealg.prover.kernel.program import program_of
 from placealg.step.edit import edit
-from placealg.step.event import Clause
+from placealg.step.event import Clause, Event
 from placealg.strategy.file import parse_strategy_file
 
 FAMILY = ("dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
@@ -40,7 +40,7 @@ PAIRS = [*((s, "abstract") for s in FAMILY), ("zero3", "gpt"), ("hsdp", "gpt"), 
 
 
 def test_the_checker_is_that_of_its_sources() -> None:
-    assert shipped().sources == extracted.digest(), "run: make coq"
+    assert shipped().sources == extracted.CHECKER.digest(), "run: make coq"
 
 
 @pytest.mark.parametrize(("strategy", "model"), PAIRS)
@@ -77,7 +77,10 @@ TABLES = {"padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\
           "no clip": '[optimizer]\nclip = "none"', "token mean": '[loss]\npreset = "token_mean"',
           "sum": '[loss]\npreset = "sum"', "mean of microbatches": '[loss]\nreference = "microbatch_mean"',
           "muon": '[optimizer]\nname = "muon"', "adafactor": '[optimizer]\nname = "adafactor"',
-          "lamb": '[optimizer]\nname = "lamb"', "skip": '[optimizer]\nskip = "overflow"'}
+          "lamb": '[optimizer]\nname = "lamb"', "skip": '[optimizer]\nskip = "overflow"',
+          "average at the optimizer": '[optimizer]\naverage = "optimizer"',
+          "average at the parameters": '[optimizer]\naverage = "parameters"',
+          "loss scale": '[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"'}
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -115,6 +118,15 @@ LACKING = {
                             "resume.layer.weight.moments.broadcast[dp_replicate,dp_shard]"),
     "flag": ("zero1", '[optimizer]\nskip = "overflow"', "update.layer.weight.skip.compute"),
     "flag of all ranks": ("hsdp", '[optimizer]\nskip = "overflow"', "update.skip.all_reduce[dp_shard]"),
+    "average": ("zero1", TABLES["average at the optimizer"], "update.layer.weight.average.update"),
+    "average of new weights": ("zero1", TABLES["average at the parameters"], "publish.layer.weight.average.update"),
+    "average in the checkpoint": ("zero3", TABLES["average at the optimizer"], "save.layer.weight.average.store"),
+    "average that goes on": ("zero3", TABLES["average at the optimizer"], "resume.layer.weight.average.load"),
+    "scale of the loss": ("hsdp", TABLES["loss scale"], "backward.loss.scale#2"),
+    "division by the loss scale": ("hsdp", TABLES["loss scale"], "update.layer.weight.grad_sum.scale"),
+    "loss scale that goes on": ("hsdp", TABLES["loss scale"], "update.loss_scale.update"),
+    "loss scale in the checkpoint": ("hsdp", TABLES["loss scale"], "save.loss_scale.store"),
+    "loss scale of all ranks": ("hsdp", TABLES["loss scale"], "update.skip.all_reduce[dp_shard]"),
     "count of all ranks": ("zero3", '[loss]\npreset = "token_mean"', "prepare.loss.count.all_reduce[dp]"),
 }
 
@@ -147,6 +159,23 @@ def test_parts_that_are_divided_before_they_are_summed(op: str, by: str, accepte
     chosen, on = pa.parse_strategy("zero3"), pa.abstract()
     step = edit(pa.derive(chosen, on), set="backward.*.grad.reduce[dp]", op=op, divisor=by)
     assert kernel(step, chosen, on).accepted is accepted
+
+
+def test_an_average_takes_in_the_master_copy_where_that_is_held() -> None:
+    chosen, on = parse_strategy_file(f'base = "zero1"\n{TABLES["average at the parameters"]}').strategy, pa.abstract()
+    path = "publish.layer.weight.average.update"
+    early = edit(pa.derive(chosen, on), set=path, **{"from": "master"})
+    assert kernel(early, chosen, on).accepted is False
+    gathered = Event("publish", "all_gather", "average", "layer.weight", axes=("dp",), source="S", to="I")
+    owned = [replace(e, where=(Clause("dp"),)) if e.path == path else e for e in early.events]
+    at = next(k for k, e in enumerate(owned) if e.path == path)
+    assert kernel(replace(early, events=(*owned[:at + 1], gathered, *owned[at + 1:])), chosen, on).accepted is True
+
+
+def test_an_average_that_the_strategy_lacks_is_refused() -> None:
+    chosen, on = parse_strategy_file(f'base = "zero1"\n{TABLES["average at the optimizer"]}').strategy, pa.abstract()
+    found = kernel(pa.derive(chosen, on), pa.zero1("dp"), on)
+    assert found.reason == "the strategy has no average of layer.weight"
 
 
 def test_a_flag_that_the_reference_lacks_is_refused() -> None:
@@ -191,7 +220,7 @@ def test_what_is_no_checker_is_said_in_one_line(text: str) -> None:
 
 
 def test_a_checker_that_lacks_a_part() -> None:
-    terms = [t for t in json.loads(extracted.CHECKER.read_text())["terms"] if t[0] != "after_block"]
+    terms = [t for t in json.loads(extracted.CHECKER.target.read_text())["terms"] if t[0] != "after_block"]
     with pytest.raises(InputError, match="lacks 'after_block': run make coq"):
         program = program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})
         Checker(json.dumps({"sources": "", "terms": terms})).check(program)
@@ -246,7 +275,8 @@ def test_the_checker_is_what_coq_extracts(tmp_path: Path) -> None:
     import coq_mutants
 
     coq_mutants.compiled(tmp_path)
-    assert extracted.extracted(tmp_path) == extracted.CHECKER.read_text(encoding="utf-8")
+    for one in (extracted.CHECKER, extracted.SEMANTICS):
+        assert one.text(tmp_path) == one.target.read_text(encoding="utf-8")
 
 
 def lacking(strategy: str, path: str) -> Any:

@@ -1,0 +1,46 @@
+(** What a program may meet: a model, a batch, an optimizer, sizes of axes, owner functions, and the junk in memory that
+    nothing defined. Nothing is assumed of the model's functions.
+
+    What it backs: the kernel. A reader has to believe this file, as Syntax.v and Semantics.v.
+
+    Main statement: [world], the definition. *)
+
+From Placealg Require Export Sums.
+From Placealg.kernel Require Export Syntax.
+Open Scope nat_scope.
+
+Fixpoint of_nat {K : CRing} (n : nat) : K := match n with O => 0%ring | S n => (1 + of_nat n)%ring end.
+
+Definition rank := nat -> nat.  (* axis -> coordinate *)
+
+Class world := {
+  (* the mesh: sizes of axes, and the owner of each element along each axis *)
+  size : nat -> nat; size_pos : forall a, 0 < size a;
+  E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat; matrix_of : E -> nat;
+  own : nat -> E -> nat; own_ok : forall a i, own a i < size a;
+  (* the batch of every step and microbatch, and at which coordinate of an axis a token stands *)
+  X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a <
+    size a;
+  (* numbers: a ring in which every number of things other than none has an inverse *)
+  K : CRing; share : nat -> K; share_ok : forall n, n <> 0 -> (of_nat n * share n)%ring = 1%ring;
+  (* the model: units with any number of instances; A flows forward, B backward, T are the states' values *)
+  T : Type; A : Type; B : Type; layers : nat -> nat;
+  first_weight : E -> T; first_moments : E -> T;
+  input : X -> A;
+  forward : nat -> nat -> nat -> X -> list T -> A -> A;             (* unit, instance, stream, token, weights *)
+  seed : X -> A -> B;
+  backward : nat -> nat -> X -> nat * list T * A -> list T -> B -> B;  (* what forward kept, weights *)
+  gamma : nat -> nat -> X -> nat * list T * A -> list T -> B -> E -> K;
+  (* the loss scale: its state is a number, 0 at first; by what it multiplies; how it goes on, by whether a step was
+     left out *)
+  scaling : nat -> K; unscaling : nat -> K; scaling_ok : forall n, (scaling n * unscaling n)%ring = 1%ring;
+  grow : nat -> bool -> nat;
+  (* the optimizer *)
+  measure : E -> K -> K; overflows : E -> K -> bool; clip : K -> K -> K; update : nat -> E -> list T -> list T ->
+    list K -> T * T;
+  average : E -> T -> T -> T;  (* an average, and the parameter that it takes in *)
+  (* what nothing defined: any numbers, others at every event *)
+  junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K; junk_flag
+    : nat -> nat -> rank -> bool;
+  junk_scale : rank -> K; junk_tally : nat -> rank -> nat; junk_flow : rank -> X -> B
+}.

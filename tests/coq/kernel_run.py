@@ -1,0 +1,274 @@
+"""The kernel's semantics as it runs: a program on a small mesh, rank by rank, beside the single device.
+
+What runs is `Semantics.v` itself, which Coq extracts as data beside the checker (`semantics.json`); only the world is
+given here: sizes, owners, tokens, and a model and an optimizer of which nothing is known, each function a digest of its
+arguments modulo a prime. So the semantics, which the theorem speaks of, can be held against the simulator, which the
+prover is held against.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placealg.prover.kernel.checker import Checker, Closure, apply, value
+from placealg.prover.kernel.program import FIELDS, Term
+
+SEMANTICS = Path(__file__).with_name("semantics.json")
+PRIME = 2**61 - 1
+"""Numbers of a run are residues modulo this prime, in which every count that occurs has an inverse."""
+
+_MEMOISED = {1: 3, 2: 3, 3: 3, 4: 2, 5: 2, 6: 1, 7: 1, 8: 3, 9: 3}
+"""The fields of a memory that are functions, with the number of their arguments."""
+
+
+def native(arguments: int, function: Callable[..., Any]) -> Closure:
+    """A function of Python as a value of the extracted programs.
+
+    >>> apply(native(2, lambda a, b: a - b), [5, 3])
+    2
+    """
+    def body(env: Any) -> Any:
+        found = []
+        for _ in range(arguments):
+            found.append(env[0])
+            env = env[1]
+        return function(*reversed(found))
+    return Closure(arguments, body, None)
+
+
+def whole(number: Any) -> int:
+    """A Peano number as an int.
+
+    >>> whole(value(3))
+    3
+    """
+    n = 0
+    while number[0] == "S":
+        number, n = number[1], n + 1
+    return n
+
+
+def listed(found: Any) -> list[Any]:
+    """A list of the extracted programs as a list."""
+    items = []
+    while found[0] == "Cons":
+        items.append(found[1])
+        found = found[2]
+    return items
+
+
+def digest(*of: Any) -> int:
+    """A residue that depends on all of its arguments.
+
+    >>> digest("a", 1) == digest("a", 1), digest("a", 1) == digest("a", 2)
+    (True, False)
+    """
+    return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=8).digest(), "big") % PRIME
+
+
+class Semantics(Checker):
+    """The extracted semantics; what a memory or the reference holds is computed once for all arguments."""
+
+    def __init__(self, text: str, axes: int) -> None:
+        super().__init__(text)
+        self.axes = axes
+
+    def _code(self, e: Any, scope: tuple[str, ...]) -> Callable[[Any], Any]:
+        code = super()._code(e, scope)
+        if e[0] == "c" and e[1] == "Memory":
+            return lambda env: self._remembered(code(env))
+        return code
+
+    def value(self, name: str) -> Any:
+        """The value of a name; what the single device computes again and again is computed once."""
+        if name not in self._values and name in _REFERENCE:
+            plain = super().value(name)
+            self._values[name] = self._single(plain, name)
+        return super().value(name)
+
+    def _single(self, plain: Closure, name: str) -> Closure:
+        found: dict[Any, tuple[Any, Any]] = {}
+
+        def call(*given: Any) -> Any:
+            key = tuple(id(x) if isinstance(x, Closure) or x[0] in _LONG else x for x in given)
+            if key not in found:
+                made = apply(plain, list(given))
+                if name == "reference":
+                    made = ("Pair", made[1], self.once(made[2], 1))
+                found[key] = (made, given)
+            return found[key][0]
+        return native(_REFERENCE[name], call)
+
+    def _remembered(self, memory: Any) -> Any:
+        return (memory[0], *(self.once(field, _MEMOISED[k]) if k in _MEMOISED else field
+                             for k, field in enumerate(memory[1:], 1)))
+
+    def once(self, function: Closure, arguments: int) -> Closure:
+        """A function that is computed once for all arguments; a rank is told by its coordinates."""
+        found: dict[Any, Any] = {}
+
+        def call(*given: Any) -> Any:
+            key = tuple(map(self._key, given))
+            if key not in found:
+                found[key] = apply(function, list(given))
+            return found[key]
+        return native(arguments, call)
+
+    def _key(self, argument: Any) -> Any:
+        if isinstance(argument, Closure):
+            return tuple(apply(argument, [value(a)]) for a in range(self.axes))
+        return argument
+
+
+_LONG = frozenset(("Build_world", "Program"))
+_REFERENCE = {"reference": 3, "gradient": 5, "norm": 4}
+"""What the single device computes, with the number of its arguments; functions are told apart as they are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One small world: axis sizes in the program's order, microbatches, instances of a repeated unit, its elements."""
+
+    sizes: tuple[int, ...]
+    microbatches: int = 1
+    layers: int = 2
+    elements: int = 2
+
+    def term(self, program: Mapping[str, Any]) -> Any:
+        """The world as the extracted programs read it."""
+        data: list[int] = program["data"]
+        cells = list(itertools.product(*(range(self.sizes[a]) for a in data)))
+        repeated, indices = program["repeated"], range(self.elements)
+        elements = [(g, layer, k) for g, group in enumerate(program["groups"])
+                    for layer in range(self.layers if repeated[group[1][0]] else 1) for k in indices]
+
+        def tokens(t: int, j: int) -> list[Any]:
+            count = [2 if program["equal"] else 1 + digest("count", t, j, cell) % 3 for cell in cells]
+            return [(t, j, cell, n) for cell, many in zip(cells, count, strict=True) for n in range(many)]
+
+        def home(x: Any, a: Any) -> Any:
+            axis = whole(a)
+            return value(x[2][data.index(axis)] if axis in data else 0)
+
+        def size(a: Any) -> Any:
+            axis = whole(a)
+            return value(self.sizes[axis] if axis < len(self.sizes) else 1)
+
+        def owner(a: Any, i: Any) -> Any:
+            axis = whole(a)
+            return value((sum(i) + i[2] // 3 + axis) % self.sizes[axis] if axis < len(self.sizes) else 0)
+
+        def plain(*of: Any) -> tuple[Any, ...]:
+            return tuple(tuple(listed(x)) if isinstance(x, tuple) and x[:1] in (("Cons",), ("Nil",)) else x for x in of)
+
+        def hashed(name: str, arguments: int) -> Closure:
+            return native(arguments, lambda *of: digest(name, plain(*of)))
+
+        def at(rank: Closure) -> tuple[Any, ...]:
+            return tuple(whole(apply(rank, [value(a)])) for a in range(len(self.sizes)))
+
+        ring = ("Build_CRing", 0, 1, native(2, lambda a, b: (a + b) % PRIME), native(2, lambda a, b: a * b % PRIME),
+                native(2, lambda a, b: (a - b) % PRIME), native(1, lambda a: -a % PRIME),
+                native(2, lambda a, b: ("Left",) if a == b else ("Right",)))
+        return (
+            "Build_world", native(1, size), items(elements), native(1, lambda i: value(i[0])),
+            native(1, lambda i: value(i[1])), native(1, lambda i: value(i[2] // 2)), native(2, owner),
+            value(self.microbatches), native(2, lambda t, j: items(tokens(whole(t), whole(j)))), native(2, home), ring,
+            native(1, lambda n: pow(whole(n), -1, PRIME) if n[0] == "S" else 0),
+            native(1, lambda u: value(self.layers)),
+            hashed("weight", 1), hashed("moments", 1), hashed("input", 1), hashed("forward", 6), hashed("seed", 2),
+            hashed("backward", 6), hashed("gamma", 7), native(1, lambda n: 1 + digest("scale", n) % 1000),
+            native(1, lambda n: pow(1 + digest("scale", n) % 1000, -1, PRIME)),
+            native(2, lambda n, out: value((0 if out == ("True",) else whole(n) + 1) % 7)), hashed("measure", 2),
+            native(2, lambda i, g: ("True",) if digest("overflow", i, g) % 9 == 0 else ("False",)), hashed("clip", 2),
+            native(5, lambda *of: ("Pair", digest("master", plain(*of)), digest("moments", plain(*of)))),
+            hashed("average", 3), native(3, lambda c, r, i: ("Inl", digest("junk", whole(c), at(r), i))),
+            native(2, lambda c, r: value(50 + whole(c) % 7)),
+            native(3, lambda c, g, r: digest("norm", whole(c), at(r))),
+            native(3, lambda c, g, r: ("True",)), native(1, lambda r: digest("junk scale", at(r))),
+            native(2, lambda c, r: value(60 + whole(c) % 7)), native(2, lambda r, x: digest("flow", at(r), x)))
+
+
+def items(found: list[Any]) -> Any:
+    """A list of values as a list of the extracted programs."""
+    made: Any = ("Nil",)
+    for x in reversed(found):
+        made = ("Cons", x, made)
+    return made
+
+
+@dataclass(slots=True)
+class Run:
+    """A program in a world: `wrong` tells what `correct` says that does not hold there."""
+
+    program: tuple[Term, ...]
+    world: World
+    steps: int = 1
+
+    def wrong(self) -> str:
+        """The first thing that differs from the single device in runs of up to `steps` steps; "" if none does."""
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(200_000)
+        try:
+            return next(self._differences(), "")
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def _differences(self) -> Iterator[str]:
+        fields = dict(zip(FIELDS, self.program[1:], strict=True))
+        machine = Semantics(_text(), len(self.world.sizes))
+        w, p = self.world.term(fields), value(self.program)
+
+        def ask(name: str, *of: Any) -> Any:
+            return apply(machine.value(name), [*of])
+
+        ranks = [native(1, functools.partial(_coordinate, at))
+                 for at in itertools.product(*map(range, self.world.sizes))]
+        elements = listed(w[2])
+        groups: list[Any] = fields["groups"]  # type: ignore[assignment]
+        for stopping in (False, True) if fields["resume"] else (False,):
+            stops = native(1, lambda _, stopping=stopping: ("True",) if stopping else ("False",))
+            for t in range(self.steps + 1):
+                m, now = ask("run", w, p, stops, value(t)), f"step {t}{', resumed' * stopping}"
+                held = m[1]
+                truth = {(v, i): ask("truth", w, p, (v,), value(t), i)
+                         for v in ("Weight", "Moments", "Average") for i in elements}
+                for i, r in itertools.product(elements, ranks):
+                    _, _, rests, lies, _, _, average = groups[i[0]]
+                    for v, place, tier in (("Weight", rests, lies), *([("Average", *average[1:])]
+                                                                     if average != "NoAverage" else [])):
+                        got = apply(held, [("At", (v,), (tier,)), r, i])
+                        if ask("sat", w, value(place), r, i) == ("True",) and got != ("Some", truth[v, i]):
+                            yield f"{now}: {v} of {i} at rest"
+                    for v in ("Weight", "Moments", *(["Average"] if average != "NoAverage" else [])):
+                        got = apply(held, [("At", (v,), ("Disk",)), r, i])
+                        if got not in (("None",), ("Some", truth[v, i])):
+                            yield f"{now}: {v} of {i} in the checkpoint"
+                if fields["resume"]:
+                    for c in ("Step", "Stream", *(["LossScale"] if fields["scales"] else [])):
+                        tick = ("Some", ask("ticks_of", w, p, (c,), value(t)))
+                        got = [apply(m[3], [(c,), ("True",), r]) for r in ranks]
+                        if got[0] != tick or any(n not in (("None",), tick) for n in got):
+                            yield f"{now}: {c} in the checkpoint"
+                for read in listed(ask("step", w, p, value(t), m)[10]):
+                    (_, (_, unit, layer), view) = read
+                    for i in listed(ask("needs", w, p, unit, layer)):
+                        if any(apply(view, [r, i]) != ("Some", truth["Weight", i]) for r in ranks):
+                            yield f"{now}: {i} as unit {whole(unit)} reads it"
+
+
+def _coordinate(at: tuple[int, ...], a: Any) -> Any:
+    axis = whole(a)
+    return value(at[axis] if axis < len(at) else 0)
+
+
+@functools.cache
+def _text() -> str:
+    return SEMANTICS.read_text(encoding="utf-8")

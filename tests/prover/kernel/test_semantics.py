@@ -1,0 +1,87 @@
+"""The extracted semantics as it runs: right programs run as the single device, wrong ones do not; and the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import extracted
+import pytest
+from kernel_mutants import KINDS, STRATEGIES, program, strategy_of
+from kernel_run import Run, Semantics, World
+from kernel_simulated import Agreement, cause, compared
+
+import placealg as pa
+from placealg.check.kernel import kernel
+from placealg.errors import InputError
+
+
+def wrong(strategy: str, without: str = "", steps: int = 1, microbatches: int = 1) -> str:
+    """What is wrong with the program of a strategy without an event, at two ranks an axis."""
+    step = program(strategy)
+    left = replace(step, events=tuple(e for e in step.events if e.path != without))
+    assert not without or left != step
+    asked = kernel(left, strategy_of(strategy), pa.abstract())
+    assert isinstance(asked.program, tuple)
+    return Run(asked.program, World((2,) * len(step.reference.mesh.names), microbatches), steps).wrong()
+
+
+def test_the_semantics_is_that_of_its_sources() -> None:
+    found = Semantics(extracted.SEMANTICS.target.read_text(encoding="utf-8"), 1)
+    assert found.sources == extracted.SEMANTICS.digest(), "run: make coq"
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(s, marks=[] if s == "dp" else pytest.mark.slow) for s in STRATEGIES])
+def test_a_right_program_runs_as_the_single_device(strategy: str) -> None:
+    assert wrong(strategy) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["zero1", "zero3"])
+def test_two_steps_of_two_microbatches(strategy: str) -> None:
+    assert wrong(strategy, steps=2, microbatches=2) == ""
+
+
+WITHOUT = {
+    "reduce.layer.weight.grad_sum.reduce[dp]": "step 1: Weight of (0, 0, 0) at rest",
+    "save.step.store": "step 0: Step in the checkpoint",
+    "init.layer.weight.broadcast[dp]": "step 0: Weight of (0, 0, 0) at rest",
+}
+
+
+@pytest.mark.parametrize("path", WITHOUT)
+def test_a_run_tells_what_lacks_an_event(path: str) -> None:
+    assert wrong("dp", path) == WITHOUT[path]
+
+
+def test_semantics_and_simulator_agree_on_a_sample() -> None:
+    found = compared("dp", [m for m in KINDS["deletions"](program("dp")) if m.events[0].verb == "accumulate"])
+    assert (found.right, found.wrong, found.differ) == (0, 1, [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_semantics_and_simulator_agree(strategy: str, kind: str) -> None:
+    mutants = list(KINDS[kind](program(strategy)))
+    found = compared(strategy, mutants[::5])
+    assert found.differ == []
+
+
+def test_a_semantics_in_which_nothing_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "wrong", lambda _: "")
+    reduced = [m for m in KINDS["deletions"](program("dp")) if m.events[0].verb == "reduce"]
+    found = compared("dp", reduced)
+    assert len(found.differ) == 1
+    assert found.differ[0].endswith("the semantics none")
+    assert cause(reduced[0], "anything") == ""
+
+
+def test_what_was_compared_in_words() -> None:
+    found = Agreement(right=2, wrong=1)
+    found.narrow["of a cause"] += 1
+    assert str(found) == "2 run as the single device in both, 1 in neither, 1 differ: of a cause"
+
+
+def test_what_is_no_semantics_is_said_in_one_line() -> None:
+    with pytest.raises(InputError, match="run make coq"):
+        Semantics("", 1)

@@ -19,7 +19,7 @@ from placealg.prover.kernel.coq import (
     sha256,
     worlds,
 )
-from placealg.prover.kernel.program import Term, program_of
+from placealg.prover.kernel.program import FIELDS, Term, program_of
 from placealg.prover.kernel.whole_units import Outside
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import resting
@@ -50,6 +50,12 @@ class Kernel:
     def resumes(self) -> bool:
         """Whether the program has a resume phase; the theorem speaks of no resume of one that has none."""
         return isinstance(self.program, tuple) and bool(self.program and self.program[-1])
+
+    @property
+    def groups(self) -> int:
+        """How many groups of parameters the program has."""
+        groups = self.program[1 + FIELDS.index("groups")] if isinstance(self.program, tuple) and self.program else []
+        return len(groups) if isinstance(groups, list) else 0
 
     def differs(self, verdict: str) -> bool:
         """Whether the answer and the prover's verdict cannot both be right as they stand."""
@@ -105,7 +111,8 @@ def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, i
     if found.accepted is None or refuted is None:
         return replace(found, coq="no Coq proof is printed")
     sizes = [n for name, n in refuted.items() if name != "m"]
-    text, refused = refuted_by_coqc(found.program, about, worlds(sizes, refuted.get("m", 1)), proofs_folder("coq"))
+    tried = worlds(sizes, refuted.get("m", 1), found.groups)
+    text, refused = refuted_by_coqc(found.program, about, tried, proofs_folder("coq"))
     if not text:
         return replace(found, coq=f"not checked by Coq: {refused}" if refused else
                        f"not refuted by Coq: its theorem says nothing of what is wrong here ({', '.join(THEOREM)})")

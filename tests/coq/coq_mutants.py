@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
            "| Holds (Averaged false) q2 o, Holds (Params true) q1 _ =>",
            "| Holds (Averaged false) q2 o, Holds (Params _) q1 _ =>", "kernel/Events.take_in_ok"),
     Mutant("the kernel: an average begins as the parameters of any step", "kernel/Check",
-           "if start then Averaged false else c", "Averaged false", "kernel/Events.begun_ok"),
+           "if start then Averaged false else c", "if start then c else Averaged false", "kernel/Events.begun_ok"),
     Mutant("the kernel: an average rests anywhere", "kernel/Decide",
            "Holds (Averaged false) q' _ => within q q'", "Holds (Averaged false) q' _ => true",
            "kernel/Sound.accepted_correct"),

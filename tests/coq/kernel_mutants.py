@@ -48,6 +48,7 @@ TWICE = "a unit, or the loss, is computed twice"
 CHECKPOINT = "a checkpoint is stored or loaded in another way"
 NORM = "a norm counts by what is held, and where a gradient is held between steps is not followed"
 BEGUN = "a rank begins a sum of gradients that it owns no part of"
+LEFT = "a copy that nobody reads is not freed, and so is there behind the first step, but not before it"
 
 
 def strategy_of(text: str) -> Strategy:
@@ -71,6 +72,8 @@ def cause(mutant: Mutant) -> str:
         return NORM
     if any(a.verb == "zero" and {*b.where} < {*a.where} for a, b in zip(mutant.events, mutant.instead, strict=False)):
         return BEGUN
+    if not mutant.instead and all(e.verb == "free" for e in mutant.events):
+        return LEFT
     return ""
 
 
@@ -111,21 +114,28 @@ def counted(strategy: str, mutants: Iterable[Mutant],
     return count
 
 
+def title(strategy: str) -> str:
+    """A strategy's name in the table."""
+    return f"`{strategy.replace(chr(10), ' ').replace('|', ' with ')}`"
+
+
 def table(counts: dict[str, Count]) -> Iterator[str]:
     """The lines: a row a program, then the causes, then what is outside of the language."""
     yield "| program | changed programs | both accept | both reject | rejected, though proved | outside |"
     yield "|---|---|---|---|---|---|"
     for strategy, c in counts.items():
-        yield (f"| `{strategy.replace(chr(10), ' ').replace('|', ' with ')}` | {c.judged + c.outside.total()} | "
+        yield (f"| {title(strategy)} | {c.judged + c.outside.total()} | "
                f"{c.accepted} | {c.rejected} | {c.narrow.total()} | {c.outside.total()} |")
     every = list(counts.values())
     yield (f"| all | {sum(c.judged + c.outside.total() for c in every)} | {sum(c.accepted for c in every)} | "
            f"{sum(c.rejected for c in every)} | {sum(c.narrow.total() for c in every)} | "
            f"{sum(c.outside.total() for c in every)} |")
-    for title, named in (("rejected, though proved, because", [c.narrow for c in every]),
-                         ("outside of the language", [c.outside for c in every])):
+    for heading, named in (("rejected, though proved, because", [c.narrow for c in every]),
+                           ("outside of the language", [c.outside for c in every])):
+        if not any(named):
+            continue
         yield ""
-        yield f"| {title} | changed programs |"
+        yield f"| {heading} | changed programs |"
         yield "|---|---|"
         for told, n in sum(named, Counter[str]()).most_common():
             yield f"| {told} | {n} |"

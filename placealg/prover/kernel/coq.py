@@ -54,38 +54,43 @@ def coq_file(program: Term, about: str) -> str:
 class World:
     """A run of `proofs/coq/kernel/World.v`: axis sizes in the program's order, microbatches, steps, stops or none.
 
-    Every unit in the loop over layers has two instances, every group two elements in each, every rank one token. With
-    `stops` the run is resumed from the checkpoint of each step.
+    Every unit in the loop over layers has two instances, every group two elements in each, every rank one token; if it
+    is `small`, one instance and one element. With `stops` the run is resumed from the checkpoint of each step.
     """
 
     sizes: tuple[int, ...]
     microbatches: int
     steps: int
     stops: bool
+    small: bool = False
 
     @property
     def term(self) -> str:
         """The arguments of `tells_wrong` behind the program. A size is written as the one before it."""
-        sizes = "; ".join(str(n - 1) for n in self.sizes)
-        return (f"(fun a => nth a [{sizes}] 0) {self.microbatches - 1} (fun _ => 2) 2 "
+        sizes, many = "; ".join(str(n - 1) for n in self.sizes), 1 if self.small else 2
+        return (f"(fun a => nth a [{sizes}] 0) {self.microbatches - 1} (fun _ => {many}) {many} "
                 f"(fun _ => {str(self.stops).lower()}) {self.steps}")
 
     def __str__(self) -> str:
         ranks = " x ".join(map(str, self.sizes)) or "1"
         after = f"{self.steps} step" + "s" * (self.steps != 1)
-        return f"{ranks} ranks, m = {self.microbatches}, after {after}" + " and a resume" * self.stops
+        return (f"{ranks} ranks, m = {self.microbatches}, after {after}" + " and a resume" * self.stops
+                + ", with one element a group" * self.small)
 
 
-def worlds(sizes: Sequence[int], microbatches: int) -> tuple[World, ...]:
-    """The worlds in which a refuted program is run: one step or none, with a stop behind it and without.
+def worlds(sizes: Sequence[int], microbatches: int, groups: int = 1) -> tuple[World, ...]:
+    """The worlds in which a refuted program is run: one step or none, with a stop and without; then two steps.
 
-    What the step after it reads is looked at, too. Runs of two steps take `vm_compute` too long.
+    What the step after it reads is looked at, too. A run of two steps has one element, and is tried of programs of one
+    group: `vm_compute` computes a number anew wherever it is read.
 
     >>> [str(w) for w in worlds((2, 2), 1)][:2]
     ['2 x 2 ranks, m = 1, after 1 step', '2 x 2 ranks, m = 1, after 0 steps']
+    >>> str(worlds((2,), 1)[-1]), len(worlds((2,), 1)), len(worlds((2,), 1, groups=4))
+    ('2 ranks, m = 1, after 2 steps, with one element a group', 5, 4)
     """
-    return tuple(World(tuple(sizes), microbatches, steps, stops)
-                 for stops, steps in product((False, True), (1, 0)))
+    short = tuple(World(tuple(sizes), microbatches, steps, stops) for stops, steps in product((False, True), (1, 0)))
+    return short if groups > 1 else (*short, World(tuple(sizes), microbatches, 2, False, small=True))
 
 
 def refutation_file(program: Term, about: str, world: World) -> str:

@@ -226,8 +226,8 @@ Definition mean (k : ratio) : K := product num (over k) * product inv (under k).
 
 Lemma num_inv (s : symbol) : cancels s = true -> num s * inv s = 1.
 Proof.
-  destruct s as [| | |a|]; cbn; intros can; try easy; try apply scaling_ok; apply share_ok; try lia.
-  pose proof (size_pos a); lia.
+  destruct s as [| | |a|]; cbn; intros can; [apply share_ok; lia|easy|apply share_ok; lia| |apply scaling_ok].
+  apply share_ok. pose proof (size_pos a). lia.
 Qed.
 
 Lemma product_ext {V : Type} (f g : V -> K) (l : list V) : (forall v, In v l -> f v = g v) -> product f l = product g l.

@@ -307,6 +307,30 @@ def test_coq_refutes_what_lacks_an_event(strategy: str) -> None:
     assert refused == ""
 
 
+def without_moments() -> Kernel:
+    """zero1 that drops its moments behind the update: the update of the second step finds none."""
+    chosen, on = pa.parse_strategy("zero1"), pa.abstract()
+    step = edit(pa.derive(chosen, on), insert={"verb": "free", "value": "moments", "group": "layer.weight"},
+                after="publish.layer.weight.publish[dp]")
+    return kernel(step, chosen, on)
+
+
+def test_a_fault_of_the_second_step_is_not_accepted() -> None:
+    found = without_moments()
+    assert (found.accepted, found.groups) == (False, 1)
+    told = refutation_file(found.program, "zero1", worlds((2,), 1)[-1])
+    assert "tells_wrong strategy (fun a => nth a [1] 0) 0 (fun _ => 1) 1 (fun _ => false) 2" in told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
+def test_coq_refutes_a_fault_of_the_second_step() -> None:
+    text, refused = refuted_by_coqc(without_moments().program, "zero1", worlds((2,), 1),
+                                    extracted.ROOT / "proofs" / "coq")
+    assert "after 2 steps" in " ".join(text.split())
+    assert refused == ""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
 def test_coq_refutes_no_right_program() -> None:

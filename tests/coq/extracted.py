@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from placealg.prover.kernel.checker import written
+
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = ROOT / "proofs" / "coq" / "kernel"
 
@@ -47,8 +49,7 @@ class Extract:
                 terms.append([one["name"], short(one["value"])])
             elif one["what"] == "decl:fixgroup":
                 terms += [[item["name"], short(item["value"])] for item in one["fixlist"]]
-        lines = ",\n".join(json.dumps(term, separators=(",", ":")) for term in terms)
-        return f'{{"sources":"{self.digest()}","terms":[\n{lines}\n]}}\n'
+        return written(self.digest(), terms)
 
 
 CHECKER = Extract("Decide", ("check",), ("Syntax", "Check", "Decide"), ROOT / "placealg/prover/kernel/checker.json")

@@ -7,6 +7,7 @@ a Python function of an environment, a chain of pairs (value, rest). A construct
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +22,23 @@ Environment = Any
 Code = Callable[[Environment], Any]
 
 _DEPTH = 200_000
+_TERMS = '"terms":['
+
+
+def digest(terms: str) -> str:
+    """The digest of the extracted programs as they are written."""
+    return hashlib.sha256(terms.encode()).hexdigest()
+
+
+def written(sources: str, terms: Sequence[Any]) -> str:
+    """Extracted programs as a file: the digest of their sources, their own, and a line each.
+
+    >>> Checker(written("none", [["yes", ["c", "True", []]]])).value("yes")
+    ('True',)
+    """
+    lines = ",\n".join(json.dumps(term, separators=(",", ":")) for term in terms)
+    body = f"\n{lines}\n]}}\n"
+    return f'{{"sources":"{sources}","digest":"{digest(body)}",{_TERMS}{body}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +54,16 @@ class Checker:
     """The programs of `checker.json`, ready to run."""
 
     def __init__(self, text: str) -> None:
-        """Read the extracted text; raises InputError if it is not one."""
+        """Read the extracted text; raises InputError if it is not one, or not what its digest says."""
         try:
             found = json.loads(text)
             self.sources = str(found["sources"])
-            terms = dict(found["terms"])
+            terms, said = dict(found["terms"]), found["digest"]
         except (ValueError, KeyError, TypeError):
             raise InputError("checker.json is not an extracted checker: run make coq") from None
+        if said != digest(text.partition(_TERMS)[2]):
+            raise InputError("checker.json was edited by hand: its programs are not those whose digest it names; "
+                             "run make coq, or install the package anew")
         self._functions: dict[str, Closure] = {}
         self._values: dict[str, Any] = {}
         self._terms = terms

@@ -15,7 +15,7 @@ import placealg as pa
 from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
 from placealg.models.model import Model
-from placealg.prover.kernel.checker import Checker, shipped
+from placealg.prover.kernel.checker import Checker, shipped, written
 from placealg.prover.kernel.coq import (
     World,
     by_coqc,
@@ -219,11 +219,19 @@ def test_what_is_no_checker_is_said_in_one_line(text: str) -> None:
         Checker(text).check(["x"])
 
 
+def test_a_checker_that_was_edited_by_hand() -> None:
+    text = extracted.CHECKER.target.read_text(encoding="utf-8")
+    edited = text.replace('["check",["f",["p"],', '["check",["f",["q"],')
+    assert edited != text
+    with pytest.raises(InputError, match=r"checker.json was edited by hand: .*; run make coq"):
+        Checker(edited)
+
+
 def test_a_checker_that_lacks_a_part() -> None:
     terms = [t for t in json.loads(extracted.CHECKER.target.read_text())["terms"] if t[0] != "after_block"]
     with pytest.raises(InputError, match="lacks 'after_block': run make coq"):
         program = program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})
-        Checker(json.dumps({"sources": "", "terms": terms})).check(program)
+        Checker(written("", terms)).check(program)
 
 
 def printed() -> str:

@@ -106,6 +106,14 @@ WAYS: Mapping[str, tuple[str, str]] = {
     "offload_layers": ("offload_layers says in which layers the activations of regions that are O rest on another "
                        "tier: the first ones, or one of so many.", "These layers are a unit of their own, away, which "
                        "stands before the others; with recompute_layers, which then chooses the same, it is again."),
+    "offload_share": ("offload_share says of which share of the layers the optimizer state alone rests on the tier: "
+                      "of the first ones, rounded down.", "These layers are a unit of their own, away, which stands "
+                      "before the others."),
+    "fp8_scales": ("fp8_scales names linear ops whose inputs are cast to 8 bits by a scale, a state that the largest "
+                   "magnitude of the input moves.", "Ops that read one tensor share its scale; the maximum goes over "
+                   "every rank that holds a part."),
+    "fp8_history": ("fp8_history is the number of steps whose largest magnitudes a scale is made of, 4 bytes each.",
+                    "It is 1024 where nothing is said, as in Transformer Engine's DelayedScaling."),
     "norm": ("norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
              "counts, or those alone that split some gradient, where each replica counts for itself.",
              "Both give the same norm on every rank."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from placealg.importers.deepspeed_bytes import HF, ZERO, DeepSpeedBytes
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
@@ -231,6 +233,15 @@ class Engine:
         self.parts.axis(name, dp_replicate=None if data is None else data // group, dp_shard=group)
         self.said.read(key, f"{name} with dp_shard = {group}")
 
+    def share(self, key: str, ratio: float) -> None:
+        """The share of the optimizer state that rests on the host: DeepSpeed takes whole sub-groups, rounded down."""
+        if ratio <= 0:
+            raise self.said.refuse(key, f"ratio = {ratio}: no sub-group's optimizer state is on the host; leave "
+                                        "offload_optimizer out")
+        self.parts.say("optimizer", "offload_share", str(Fraction(str(ratio))))
+        self.said.approximated(key, f"[optimizer] offload_share = \"{Fraction(str(ratio))}\" of the layers, where "
+                                    "DeepSpeed takes sub-groups of sub_group_size elements, rounded down")
+
     def offload(self, stage: int) -> None:
         """The tiers of optimizer and parameters."""
         said, parts = self.said, self.parts
@@ -239,9 +250,8 @@ class Engine:
             said.inactive(key, "stage 0 does not offload")
         elif device != "none":
             ratio = said.value(f"{ZERO}.offload_optimizer.ratio")
-            if stage == 3 and isinstance(ratio, (int, float)) and ratio < 1:
-                raise said.refuse(f"{ZERO}.offload_optimizer.ratio", f"ratio = {ratio}: a part of the optimizer state "
-                                  "alone is on the host, which no tier says")
+            if stage == 3 and isinstance(ratio, (int, float)) and not isinstance(ratio, bool) and ratio < 1:
+                self.share(f"{ZERO}.offload_optimizer.ratio", ratio)
             parts.modifier("offload_optimizer")
             if device == "nvme" and stage == 3:
                 parts.say("optimizer", "tier", "nvme")

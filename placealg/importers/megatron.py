@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from placealg.importers.document import written
@@ -355,9 +356,13 @@ class Megatron:
         key = "cpu-optimizer" if said.flag("cpu-optimizer") else "optimizer-cpu-offload"
         if said.flag(key):
             fraction = said.amount("optimizer-offload-fraction")
+            if not 0 < fraction <= 1:
+                raise said.refuse("optimizer-offload-fraction", f"{fraction}: a fraction is above 0 and at most 1")
             if fraction < 1:
-                raise said.refuse("optimizer-offload-fraction", f"{fraction}: a part of the optimizer state alone is "
-                                                                "on the host")
+                share = Fraction(str(fraction))
+                self.parts.say("optimizer", "offload_share", str(share))
+                said.approximated("optimizer-offload-fraction", f"[optimizer] offload_share = \"{share}\" of the "
+                                  "layers, where Megatron-LM takes parameters one after the other")
             self.parts.modifier("offload_optimizer")
             said.read(key, "[optimizer] tier = \"host\"")
         else:

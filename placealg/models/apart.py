@@ -1,4 +1,4 @@
-"""Layers of one kind in two units: those whose activations are computed again, or rest on another tier, and the rest.
+"""Layers of one kind in two units: those that are computed again, or of which something rests elsewhere, and the rest.
 
 Equal layers are one repeated unit. Where a strategy treats some of them otherwise, these are a unit of their own, with
 names that begin with `again.layer` or `away.layer`, which stands before the others, as layers of several kinds stand
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
@@ -17,25 +18,27 @@ from placealg.models.graph import DEPTH, Graph, Loop, Op, Tensor, unit_of
 from placealg.models.model import Model
 
 AGAIN, AWAY = "again", "away"
-"""The unit of the layers that are computed again, and of those whose activations alone rest on another tier."""
+"""The unit of the layers that are computed again, and of those of which activations, or the optimizer state, alone rest
+on another tier."""
 
 L_REST = "L_rest"
 """How many layers are not apart; those that are have the symbol of their unit, such as L_again."""
 
-DONE: Mapping[str, str] = {AGAIN: "that are computed again", AWAY: "whose activations rest on another tier"}
+DONE: Mapping[str, str] = {AGAIN: "that are computed again", AWAY: "of which something rests on another tier"}
 """What is said of the layers of each unit."""
 
 
-def chosen(depth: int, first: int = 0, every: int = 0) -> tuple[int, ...]:
-    """The numbers of the layers that stand apart: the first ones, or every so many, from 0.
+def chosen(depth: int, first: int = 0, every: int = 0, share: Fraction = Fraction(0)) -> tuple[int, ...]:
+    """The numbers of the layers that stand apart: the first ones, every so many from 0, or a share, rounded down.
 
-    >>> chosen(8, first=3), chosen(8, every=3)
-    ((0, 1, 2), (2, 5))
+    >>> chosen(8, first=3), chosen(8, every=3), chosen(9, share=Fraction(1, 4))
+    ((0, 1, 2), (2, 5), (0, 1))
     """
-    return tuple(range(first)) if first else tuple(range(every - 1, depth, every))
+    first = first or int(share * depth)
+    return tuple(range(every - 1, depth, every)) if every else tuple(range(first))
 
 
-def layers_problem(model: Model, first: int = 0, every: int = 0) -> str:
+def layers_problem(model: Model, first: int = 0, every: int = 0, share: Fraction = Fraction(0)) -> str:
     """Why the layers of a model cannot be two units so; "" if they can."""
     units = [loop.unit for loop in model.graph.loops]
     if units != [DEPTH]:
@@ -43,8 +46,9 @@ def layers_problem(model: Model, first: int = 0, every: int = 0) -> str:
             f"layers of {model.name} are of several kinds, {', '.join(units)}: say a region of one, such as "
             f"'region:{units[0]}'")
     depth = _depth(model)
-    if depth and not 0 < len(chosen(depth, first, every)) < depth + (depth == first):
-        return f"{model.name} has {depth} layers, of which these are {len(chosen(depth, first, every)) or 'none'}"
+    if depth and not 0 < len(chosen(depth, first, every, share)) < depth + (depth == first):
+        number = len(chosen(depth, first, every, share))
+        return f"{model.name} has {depth} layers, of which these are {number or 'none'}"
     return ""
 
 
@@ -53,15 +57,17 @@ def _depth(model: Model) -> int:
     return int(count.evaluate(model.sizes)) if set(count.names()) <= set(model.sizes) else 0
 
 
-def layers_apart(model: Model, unit: str, first: int = 0, every: int = 0) -> Model:
+def layers_apart(model: Model, unit: str, first: int = 0, every: int = 0, share: Fraction = Fraction(0)) -> Model:
     """The model whose first layers, or every so many of them, are a unit, L_again of them beside L_rest if it is again.
+
+    A `share` of them, rounded down, are first ones, too.
 
     >>> from placealg.models.config import from_config
     >>> made = layers_apart(from_config("llama-3-8b"), AGAIN, first=12)
     >>> [(u.name, u.count) for u in made.units], made.sizes["L_rest"], made.total() == from_config("llama-3-8b").total()
     ([('embedding', 1), ('again', L_again), ('layer', L_rest), ('head', 1)], 20, True)
     """
-    if problem := layers_problem(model, first, every):
+    if problem := layers_problem(model, first, every, share):
         raise InputError(problem)
     depth = _depth(model)
     if depth and depth == first:
@@ -77,7 +83,7 @@ def layers_apart(model: Model, unit: str, first: int = 0, every: int = 0) -> Mod
     ops = (*graph.ops[:at], *(_copied(op, named, unit) for op in mine), *graph.ops[at:])
     loops = (Loop(unit, Monomial.of(mark), named[loop.slot], loop.first, named[loop.last]),
              replace(loop, count=Monomial.of(L_REST), first=named[loop.last]))
-    numbers = chosen(depth, first, every) if depth else ()
+    numbers = chosen(depth, first, every, share) if depth else ()
     sizes = {s: n for s, n in model.sizes.items() if s not in loop.count.names()}
     sizes |= {mark: len(numbers), L_REST: depth - len(numbers)} if depth else {mark: first} if first else {}
     order = (f"the order of layers {DONE[unit]}, one of {every}: they stand together here",) * bool(every)

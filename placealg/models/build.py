@@ -141,6 +141,10 @@ class Builder:
         """A sum of which the step takes the result, to move a parameter: no op reads it."""
         return self._op(name, "sum", (x,), to=to, attrs={TAKEN_OF: "yes"}, region=region)
 
+    def largest(self, name: str, x: Tensor | str, to: Dims = "", region: str | None = None) -> Tensor:
+        """The largest over every dim that `to` lacks, which the step takes to move a parameter: no op reads it."""
+        return self._op(name, "largest", (x,), to=to, attrs={TAKEN_OF: "yes"}, region=region)
+
     def scale(self, name: str, x: Tensor | str, factor: str, region: str | None = None) -> Tensor:
         """The operand times a constant."""
         return self._op(name, "scale", (x,), attrs={"factor": factor}, region=region)

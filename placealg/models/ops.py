@@ -168,6 +168,7 @@ _KINDS = (
     _linear("copy"),
     _linear("rename", view=True),
     _linear("sum"),
+    OpKind("largest", "largest", ("x",), differentiable=False, element="stat"),
     OpKind("mul", "mul", ("*",), ("partners",)),
     _unary("gelu", "x"),
     _unary("silu", "x"),
@@ -234,5 +235,6 @@ A `sink` is one more score of every row, which has no value (Xiao et al., arXiv 
 `plain` have no weight. `clamp` cuts numbers off at a bound.
 `unit` is opaque: what it keeps is unknown, and it may draw. A `rope` mixes the elements along its
 `over` dim, so it is not split along it. `route` chooses the largest elements along one dim, each as a one-hot row
-under a dim of the choices: it is stored as one index per choice, and passes no gradient.
+under a dim of the choices: it is stored as one index per choice, and passes no gradient. Of `largest` a rank that holds
+a part has that part's, which only a maximum over ranks completes.
 """

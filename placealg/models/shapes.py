@@ -43,7 +43,7 @@ def check_dims(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims
     _check_over(where, kind, dims[0], over)
     if kind.name == "unit":
         return
-    if kind.name in ("einsum", "sum"):
+    if kind.name in ("einsum", "sum", "largest"):
         for dim in result:
             if dim not in everywhere:
                 raise InputError(f"the result has '{dim}', which no operand has", where=where, name=dim,

@@ -66,7 +66,11 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
         counted = f" over {' and '.join(axes)}" if divisor == "count" and axes else ""
         rows.insert(2, ("further terms", f"{', '.join(strategy.option('loss', 'terms'))} of each router, divided by "
                                          f"{divisor}{counted}"))
-    resting = [f"{state} on the {strategy.tier(state)}" for state in STATES if strategy.tier(state) != "device"]
+    share = strategy.share_away
+    resting = [f"{state} on the {strategy.tier(state)}" for state in STATES if strategy.tier(state) != "device"
+               and not (share and state == "optimizer")]
+    if share:
+        resting.append(f"optimizer of {share} of the layers on the {strategy.offload_tier('optimizer')}")
     if strategy.offloaded:
         layers = "".join(f"; in {text}" for text in _layers(strategy, "offload_layers"))
         resting.append(f"activations of {', '.join(strategy.offloaded)} on the "

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from functools import reduce
+
+import numpy as np
 
 from placealg.errors import InputError
 from placealg.simulator import network
 from placealg.simulator.compute import compute, start_backward
 from placealg.simulator.divisors import divided
-from placealg.simulator.field import Number, squares
+from placealg.simulator.field import Number, Residues, residues, squares
 from placealg.simulator.machine import Machine, Table, Team
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.operate import operate
@@ -178,8 +181,11 @@ def _sum(m: Machine, e: Event, source: list[Table], target: list[Table]) -> None
                 target[rank][element] = m.garbage() if not whole else total if early else _over(m, e, rank, total)
 
 
-def _largest(flags: list[Number]) -> Fraction:
-    return max((f for f in flags if isinstance(f, Fraction)), default=ZERO)
+def _largest(found: list[Number]) -> Number:
+    """The largest of several numbers, element by element; of residues the largest representative, 0 where is none."""
+    if not any(isinstance(number, Residues) for number in found):
+        return max((number for number in found if isinstance(number, Fraction)), default=ZERO)
+    return Residues(reduce(np.maximum, map(residues, found)))
 
 
 def _norm(m: Machine, e: Event) -> None:

@@ -54,6 +54,8 @@ def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw, sizes: Mappin
     dims, x = tuple(graph.tensors[op.output].dims), operands[0]
     if op.kind in ("einsum", "sum"):
         return product(operands, dims), {}
+    if op.kind == "largest":
+        return _largest(x, dims), {}
     if op.kind in ("add", "mul"):
         return elementwise(_sum if op.kind == "add" else _product, operands, dims), {}
     if op.kind in ("cast", "copy"):
@@ -92,6 +94,12 @@ def backward(graph: Graph, op: Op, position: int, dy: Box, saved: SavedOperands)
         at = saved.operand(0) if reads == "x" else saved.result()
         return elementwise(lambda d, v: d * slope(v), [dy, at], dims)
     return _ROWS_BACK[op.kind](op, position, dy, saved, dims)
+
+
+def _largest(x: Box, dims: tuple[str, ...]) -> Box:
+    """The largest number over every other dim, 0 where there is none; of residues the largest representative."""
+    along = tuple(k for k, dim in enumerate(x.dims) if dim not in dims)
+    return Box({d: x.extent[d] for d in x.dims if d in dims}, np.max(x.numbers, axis=along, initial=0)).ordered(dims)
 
 
 def factor(op: Op) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.models.apart import AWAY
 from placealg.models.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
@@ -173,7 +174,9 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
             types = rule.types if rule else FrozenMap()
             if found and (found.of or found.merge == "max"):
                 types = _BUFFER.plus(types)
-            if found and found.of:
+            if found and found.of and found.merge == "max":
+                types = types.plus({"o": str(4 * int(strategy.option("optimizer", "fp8_history")))})
+            if found and found.merge == "sum":
                 optimizer, locality, reads = "load", "matrix", ("grad_sum",)
             elif found or still:
                 optimizer, locality, reads = "running" if found else NONE, "elementwise", ()
@@ -246,8 +249,10 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
     if group.taken or group.merge == "max":
         parameters, optimizer, gradients = (rule.states.get(s, StatePlacement()) if rule else StatePlacement()
                                             for s in ("parameters", "optimizer", "gradients"))
-    tiers = {name: strategy.offload_tier(name) if placement.offloaded else "device"
-             for name, placement in (("parameters", parameters), ("optimizer", optimizer))}
+    away = {"parameters": parameters.offloaded, "optimizer": optimizer.offloaded}
+    if strategy.share_away and not (rule and "optimizer" in rule.states and rule.states["optimizer"].offloaded):
+        away["optimizer"] = group.unit == AWAY and not group.statistic
+    tiers = {name: strategy.offload_tier(name) if elsewhere else "device" for name, elsewhere in away.items()}
     said = {**strategy.tables.get("types", _NOTHING), **group.types}
     return Plan(
         group=group,

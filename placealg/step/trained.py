@@ -10,6 +10,7 @@ from placealg.models.adapters import ADAPTER, adapted, frozen, is_adapter, linea
 from placealg.models.alone import alone_problem, standing_alone
 from placealg.models.apart import AGAIN, AWAY, layers_apart, layers_problem
 from placealg.models.backward import terms
+from placealg.models.fp8_scales import with_fp8_scales
 from placealg.models.model import Model
 from placealg.models.router_bias import with_router_bias
 from placealg.models.router_losses import routers, with_router_losses
@@ -37,10 +38,14 @@ def trained(strategy: Strategy, model: Model) -> Model:
         made = adapted(model, lambda name: any(matches(p, name) for p in patterns),
                        Monomial.parse(str(strategy.option("adapters", "rank"))))
         model = frozen(made, lambda name: not is_adapter(name) and not any(matches(p, name) for p in also))
+    scaled = strategy.option("optimizer", "fp8_scales")
+    if scaled:
+        model = with_fp8_scales(model, lambda name: any(matches(p, name) for p in scaled))
     rules = [rule for rule in strategy.groups if rule.frozen]
     model = frozen(model, lambda name: any(rule.matches(name) for rule in rules))
     key, unit = layers_chosen(strategy)
     model = layers_apart(model, unit, **strategy.option("schedule", key)) if unit else model
+    model = layers_apart(model, AWAY, share=strategy.share_away) if strategy.share_away else model
     return standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
 
 
@@ -100,10 +105,17 @@ def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     rules = [rule for rule in strategy.groups if rule.frozen]
     patterns, also = strategy.option("adapters", "match"), strategy.option("adapters", "train")
     found = _term_problems(strategy, model)
+    scaled = strategy.option("optimizer", "fp8_scales")
+    if not scaled and "fp8_history" in strategy.tables.get("optimizer", {}):
+        found.append((("optimizer", "fp8_history"), InputError("[optimizer] fp8_history: fp8_scales names no linear op "
+                                                               "whose input is scaled")))
     if model.opaque:
         why = f"{model.name} says nothing about the ops inside its units: say --model gpt"
         found += [(("groups", r.name, "frozen"), InputError(f"[groups.{r.name}] frozen: {why}")) for r in rules]
         found += [(("adapters", "match"), InputError(f"[adapters] match: {why}"))] if patterns else []
+        found += [(("optimizer", "fp8_scales"), InputError(f"[optimizer] fp8_scales: {why}"))] if scaled else []
+        found += [(("optimizer", "offload_share"), InputError(f"[optimizer] offload_share: {why}"))] if (
+            strategy.share_away) else []
         found += [(("groups", r.name, "matrix"), InputError(f"[groups.{r.name}] matrix: {why}"))
                   for r in strategy.groups if r.matrix is not None]
         return found
@@ -112,12 +124,17 @@ def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     found += [(("adapters", "match"), InputError(f"[adapters] match = '{p}' matches no linear op of {model.name}",
                                                  name=p, valid=ops))
               for p in patterns if not any(matches(p, name) for name in ops)]
+    found += [(("optimizer", "fp8_scales"), InputError(
+        f"[optimizer] fp8_scales = '{p}' matches no linear op of {model.name}", name=p, valid=ops))
+              for p in scaled if not any(matches(p, name) for name in ops)]
     found += [(("adapters", "train"), InputError(f"[adapters] train = '{p}' matches no parameter of {model.name}",
                                                  name=p, valid=names))
               for p in also if not any(matches(p, name) for name in names)]
     key, unit = layers_chosen(strategy)
     if unit and (problem := layers_problem(model, **strategy.option("schedule", key))):
         found.append((("schedule", key), InputError(f"[schedule] {key}: {problem}")))
+    if not unit and strategy.share_away and (problem := layers_problem(model, share=strategy.share_away)):
+        found.append((("optimizer", "offload_share"), InputError(f"[optimizer] offload_share: {problem}")))
     if strategy.stages_alone and (problem := alone_problem(model, strategy.stages_alone)):
         said = "alone" if strategy.option("schedule", "alone") else "stages"
         found.append((("schedule", said), InputError(f"[schedule] {said}: {problem}")))

@@ -72,7 +72,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "parameters": {"tier": "device"},
     "activations": {"tier": "host"},
     "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device",
-                  "average": "none", "router_bias": False},
+                  "average": "none", "router_bias": False, "fp8_scales": (), "fp8_history": 1024,
+                  "offload_share": ""},
     "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": (), "scale": "none"},
     "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
     "random": {"dropout": ()},
@@ -137,7 +138,8 @@ SCHEMA: Mapping[str, Mapping[str, Key]] = {
                   "clip": Key("choice", ("global_norm", "none")),
                   "norm": Key("choice", ("all_axes", "split_axes")), "skip": Key("choice", ("overflow", "none")),
                   "tier": Key("choice", MEMORY_TIERS), "average": Key("choice", AVERAGES),
-                  "router_bias": Key("flag")},
+                  "router_bias": Key("flag"), "fp8_scales": Key("patterns"), "fp8_history": Key("count"),
+                  "offload_share": Key("share")},
     "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count", "one")),
              "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
              "reference": Key("choice", ("token_mean", "microbatch_mean", "sum")),
@@ -167,8 +169,9 @@ TABLES: Mapping[str, str] = {
     "parameters": "the tier on which parameters rest",
     "activations": "the tier on which those of regions rest that are O, between forward and backward",
     "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
-                 "skipped, the tier of its state, as which state an average of the weights rests, and "
-                 "whether routers have a bias that the load of their experts moves",
+                 "skipped, the tier of its state, or of that of a share of the layers alone, as which state an average "
+                 "of the weights rests, whether routers have a bias that the load of their experts moves, and of which "
+                 "linear ops the inputs are cast to 8 bits by a scale from how long a history",
     "loss": "how the local sum of the loss is divided, and what that assumes; whether a scale multiplies it that grows "
             "and shrinks by overflow; further terms of the loss that routers have, and how theirs is",
     "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
@@ -195,6 +198,8 @@ KINDS: Mapping[str, str] = {
     "bytes": 'a positive number, such as 2 or "1/2"',
     "microbatches": '"m" (symbolic), or a whole number of at least 1',
     "whole": "a whole number of at least 0",
+    "count": "a whole number of at least 1",
+    "share": 'a number between 0 and 1, such as 0.25 or "1/4"',
     "flag": "true or false",
     "patterns": "a pattern of names, in which * is any text, or a list of them",
     "names": "a list of dims; [] where the parameters are no matrices",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from fractions import Fraction
 from typing import Any
 
 from placealg.errors import InputError, need
@@ -110,6 +111,15 @@ class Strategy(Shown):
         """Where a state would rest that is offloaded: on the host, unless its table says nvme."""
         said = self._said_tier(name)
         return "host" if said == "device" else said
+
+    @property
+    def share_away(self) -> Fraction:
+        """The share of the layers whose part of the optimizer state alone rests on another tier; 0: nothing is said.
+
+        >>> strategy_on("mine", {"dp": 8}, optimizer={"offload_share": "1/4"}).share_away
+        Fraction(1, 4)
+        """
+        return Fraction(str(self.option("optimizer", "offload_share") or 0))
 
     def _said_tier(self, name: str) -> str:
         said = "tier" in DEFAULTS.get(name, {}) and name != "activations"

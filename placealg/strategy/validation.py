@@ -213,6 +213,10 @@ def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
         yield ("schedule", "offload_layers"), InputError(
             "[schedule] offload_layers and recompute_layers choose different layers: layers are of two kinds, those "
             "chosen and the rest; choose the same")
+    if strategy.share_away and (again or away):
+        yield ("optimizer", "offload_share"), InputError(
+            f"[optimizer] offload_share and [schedule] {'recompute_layers' if again else 'offload_layers'} choose "
+            "layers: they are of two kinds, those chosen and the rest; leave one out")
     for key in ("keep", "recompute", "recompute_layers"):
         if strategy.option("schedule", key) and not strategy.recomputed:
             yield ("schedule", key), InputError(

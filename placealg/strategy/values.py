@@ -13,6 +13,7 @@ from placealg.frozen import FrozenMap
 from placealg.placement import StatePlacement
 from placealg.strategy.options import (
     GATHERS,
+    KINDS,
     LIFETIMES,
     NONE,
     OPTIMIZERS,
@@ -168,6 +169,22 @@ def _whole(label: str, _key: Key, value: Any, *_: Any) -> int:
     return value
 
 
+def _count(label: str, _key: Key, value: Any, *_: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise InputError(f"{label} is {shown(value)}: expected a whole number of at least 1")
+    return value
+
+
+def _share(label: str, _key: Key, value: Any, *_: Any) -> str:
+    try:
+        found = Fraction(str(value)) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, ZeroDivisionError):
+        found = None
+    if found is None or not 0 < found < 1 or len(str(value)) > 40:
+        raise InputError(f"{label} is {shown(value)}: expected {KINDS['share']}")
+    return str(found)
+
+
 def _patterns(label: str, _key: Key, value: Any, *_: Any) -> tuple[str, ...]:
     names = _strings(label, [value] if isinstance(value, str) else value)
     if any(not name.strip() for name in names):
@@ -265,7 +282,7 @@ _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
     "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers, "layers_chosen": _layers_chosen,
-    "flag": _flag, "patterns": _patterns, "names": _names, "rank": _rank,
+    "flag": _flag, "patterns": _patterns, "count": _count, "share": _share, "names": _names, "rank": _rank,
     "lifetimes": _by_axis, "gathers": _by_axis, "reductions": _by_axis, "wires": _wires,
     "count_axes": _count_axes, "streams": _streams,
 }

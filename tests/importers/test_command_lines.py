@@ -127,7 +127,7 @@ def test_no_flag_is_passed_over(at: int, what: str) -> None:
     ("--enable-zbh1-pipeline --num-layers-per-virtual-pipeline-stage 2", "with several chunks"),
     ("--cpu-offloading-num-layers 4 --pipeline-model-parallel-size 2", "which Megatron does not take"),
     ("--fine-grained-activation-offloading", "inputs of single modules rest on the host"),
-    ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", "a part of the optimizer state"),
+    ("--optimizer-cpu-offload --optimizer-offload-fraction 1.5", "a fraction is above 0 and at most 1"),
     ("--recompute-granularity selective --recompute-modules moe_act", "of no region"),
     ("--pipeline-model-parallel-layout Ett|tttL|tt|ttL", "9 layers of 24"),
     ("--train-type longlora", "the base is frozen"),

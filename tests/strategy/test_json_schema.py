@@ -42,6 +42,9 @@ def faults(schema: dict[str, Any], value: Any, at: str = "file") -> Iterator[str
         elif word in ("minimum", "exclusiveMinimum"):
             if isinstance(value, int | float) and (value < said or (word != "minimum" and value == said)):
                 yield f"{at} is below {said}"
+        elif word == "exclusiveMaximum":
+            if isinstance(value, int | float) and value >= said:
+                yield f"{at} is not below {said}"
         elif word in ("minItems", "minProperties"):
             yield from (f"{at} is empty",) if isinstance(value, list | dict) and len(value) < said else ()
         elif word == "uniqueItems":

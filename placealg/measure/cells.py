@@ -137,6 +137,9 @@ ROWS: tuple[Cell, ...] = (
     _cell("ep", "ep", "Experts", "ep", sizes=FrozenMap({**SIZES, "experts": 8, "topk": 2, "f": 32}),
           residues=(INDICES, COUNTS), balanced=frozenset({"activations", "forward all_to_all[ep]",
                                                           "backward all_to_all[ep]"})),
+    _cell("torch.ep_losses", "torch.ep_losses", "Experts", "ep", options=["router_losses"],
+          sizes=FrozenMap({**SIZES, "experts": 8, "topk": 2, "f": 32}), residues=(INDICES, COUNTS),
+          balanced=frozenset({"activations", "forward all_to_all[ep]", "backward all_to_all[ep]"})),
 )
 """The strategies of the matrix, without meshes."""
 

@@ -12,30 +12,52 @@ from torch.nn import functional
 from placealg.measure.network import Gpt
 from placealg.measure.systems import System
 
+TERMS = "router_losses"
+"""The option with which routers have terms of the loss."""
+
+BALANCE_COEFFICIENT, Z_COEFFICIENT = 0.01, 0.001
+
 
 class Routed(nn.Module):
     """Experts in place of an MLP: each token goes to `topk` of them, dropless, weighted by its probabilities.
 
-    Without a group all experts are here; with one, each of its ranks has an equal part of them.
+    Without a group all experts are here; with one, each of its ranks has an equal part of them. With `terms` the router
+    has terms of the loss, `further`: the load of the experts of each sequence, and the size of its logits.
     """
 
-    def __init__(self, embed: int, ffn: int, experts: int, topk: int):
+    def __init__(self, embed: int, ffn: int, experts: int, topk: int, terms: bool = False):
         super().__init__()
+        self.terms = terms
         self.topk, self.experts = topk, experts
         self.group: Any = None
+        self.further: Tensor | None = None
         self.router = nn.Linear(embed, experts, bias=False)
         self.gate, self.up = (nn.Parameter(torch.empty(experts, embed, ffn)) for _ in range(2))
         self.down = nn.Parameter(torch.empty(experts, ffn, embed))
 
     def forward(self, x: Tensor) -> Tensor:
         """Of (batch, seq, embed) the same."""
-        chosen, route = self.router(x).softmax(-1).topk(self.topk, -1)
+        logits = self.router(x)
+        scores = logits.softmax(-1)
+        chosen, route = scores.topk(self.topk, -1)
+        if self.terms:
+            self.further = self.balance(scores, route) + self.size(logits)
         order = route.flatten().argsort(stable=True)
         pairs = x.flatten(0, 1)[order // self.topk]
         counts = torch.bincount(route.flatten(), minlength=self.experts)
         results = self.local(pairs, counts[None]) if self.group is None else self.exchanged(pairs, counts)
         back = results[order.argsort()].unflatten(0, (-1, self.topk))
         return (back * chosen.flatten(0, 1).unsqueeze(-1)).sum(1).view_as(x)
+
+    def balance(self, scores: Tensor, route: Tensor) -> Tensor:
+        """The sum over tokens of how loaded the experts are that each scores, by how often its sequence chose each."""
+        load = torch.zeros(len(route), self.experts, dtype=scores.dtype)
+        load.scatter_add_(1, route.flatten(1), torch.ones_like(route.flatten(1), dtype=scores.dtype))
+        return ((scores * load.unsqueeze(1)).sum(-1) * BALANCE_COEFFICIENT).sum()
+
+    def size(self, logits: Tensor) -> Tensor:
+        """The sum over tokens of the square of the logarithm of the sum of exponentials."""
+        return (torch.logsumexp(logits, -1).square() * Z_COEFFICIENT).sum()
 
     def exchanged(self, pairs: Tensor, counts: Tensor) -> Tensor:
         """Each pair's result, computed by the rank that has its expert; pairs are sorted by expert."""
@@ -89,8 +111,15 @@ class Single(System):
         """The model whose layers have experts."""
         sizes, model = self.trial.sizes, Gpt(self.trial.sizes)
         for layer in model.layers.values():
-            layer.mlp = Routed(sizes["h"], sizes["f"], sizes["experts"], sizes["topk"])
+            layer.mlp = Routed(sizes["h"], sizes["f"], sizes["experts"], sizes["topk"], TERMS in self.trial.options)
         return model
+
+    def loss(self, x: Tensor, positions: Tensor, y: Tensor) -> Tensor:
+        """The sum over the rank's tokens, of further terms of its routers too."""
+        found = super().loss(x, positions, y)
+        for layer in self.model.layers.values() if TERMS in self.trial.options else ():
+            found = found + layer.mlp.further
+        return found
 
 
 class Experts(Single):

@@ -146,3 +146,10 @@ def _sum(arrays: Sequence[Array]) -> Array:
 def nothing(extent: Extent) -> Box:
     """The box of an extent without a point."""
     return Box(extent, np.zeros([len(at) for at in extent.values()], element_type()))
+
+
+def largest(box: Box, dims: tuple[str, ...]) -> Box:
+    """The largest number over every dim but these, 0 where there is none; of residues the largest representative."""
+    along = tuple(k for k, dim in enumerate(box.dims) if dim not in dims)
+    kept = {d: box.extent[d] for d in box.dims if d in dims}
+    return Box(kept, np.max(box.numbers, axis=along, initial=0)).ordered(dims)

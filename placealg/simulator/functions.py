@@ -15,7 +15,7 @@ import numpy as np
 
 from placealg.models.graph import Graph, Op
 from placealg.simulator import network
-from placealg.simulator.box import Box, Extent, aligned, common, elementwise, product
+from placealg.simulator.box import Box, Extent, aligned, common, elementwise, largest, product
 from placealg.simulator.field import Array, inverse, keyed, objects, reduced
 from placealg.simulator.unary import SLOPES, UNARY
 
@@ -55,7 +55,7 @@ def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw, sizes: Mappin
     if op.kind in ("einsum", "sum"):
         return product(operands, dims), {}
     if op.kind == "largest":
-        return _largest(x, dims), {}
+        return largest(x, dims), {}
     if op.kind in ("add", "mul"):
         return elementwise(_sum if op.kind == "add" else _product, operands, dims), {}
     if op.kind in ("cast", "copy"):
@@ -94,12 +94,6 @@ def backward(graph: Graph, op: Op, position: int, dy: Box, saved: SavedOperands)
         at = saved.operand(0) if reads == "x" else saved.result()
         return elementwise(lambda d, v: d * slope(v), [dy, at], dims)
     return _ROWS_BACK[op.kind](op, position, dy, saved, dims)
-
-
-def _largest(x: Box, dims: tuple[str, ...]) -> Box:
-    """The largest number over every other dim, 0 where there is none; of residues the largest representative."""
-    along = tuple(k for k, dim in enumerate(x.dims) if dim not in dims)
-    return Box({d: x.extent[d] for d in x.dims if d in dims}, np.max(x.numbers, axis=along, initial=0)).ordered(dims)
 
 
 def factor(op: Op) -> float:

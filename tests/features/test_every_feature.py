@@ -79,7 +79,7 @@ FEATURES: Mapping[str, Callable[[Strategy], Tables]] = {
     "average as weights": _always({"optimizer": {"average": "parameters"}, "checkpoint": {"by": "replica"}}),
     "loss scale": _always({"loss": {"scale": "dynamic"}, "optimizer": {"skip": "overflow"}}),
     "router bias": _always({"optimizer": {"router_bias": True}}),
-    "fp8 scales": _always({"optimizer": {"fp8_scales": ["attn.*", "mlp.*"]}, "types": {"act_linear": 1}}),
+    "fp8 scales": _always({"optimizer": {"fp8_scales": "attn.*"}, "types": {"act_linear": 1}}),
     "share on the host": _always({"optimizer": {"offload_share": "1/4"}}),
     "split norm": _always({"optimizer": {"norm": "split_axes"}}),
     "mean of gradients": _always({"schedule": {"microbatch_mean": "gradients"}}),

@@ -11,7 +11,9 @@ from conftest import ROOT
 from placealg.check.prove import prove
 from placealg.cli.inputs import read_case
 from placealg.errors import InputError
+from placealg.models.build import graph
 from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import derive
 from placealg.step.edit import edit
@@ -118,6 +120,34 @@ def test_an_op_on_all_ranks_but_one_is_refuted() -> None:
 def test_a_collective_on_a_tensor_that_leaves_out_ranks_of_its_group_waits_for_them(path: str) -> None:
     found = compare(edited("tp_sp", {"set": path, "where": "not rank(tp)=1"}, model="gpt"))
     assert "schedule" in found.report.refuted() and not found.complaint
+
+
+def of_a_term() -> Step:
+    """A net whose loss has a further term, of what one op made and another scaled."""
+    g = graph(batch="b", embed="h")
+    y = g.mul("net.y", g.data("data.x", "batch embed"), g.parameter("net.w", "embed"))
+    g.sum("net.term", g.scale("net.scaled", g.mul("net.z", y, y), "1/2"))
+    g.sum("loss.sum", g.sum("net.out", y, to="batch"))
+    return derive(parse_strategy("dp"), Model.of_graph("net", g.build()))
+
+
+@pytest.mark.parametrize("op", ["term", "scaled", pytest.param("z", marks=pytest.mark.slow)])
+def test_a_further_term_of_the_loss_starts_its_backward_where_it_was_summed(op: str) -> None:
+    path = f"forward.net.{op}.compute"
+    some = {"set": path, "where": "not rank(dp)=1"}
+    again = {"path": path, "reads": list(of_a_term().event(path).reads), "where": "rank(dp)=1"}
+    rest = {"insert": again, "after": path}
+    found = compare(edit(of_a_term(), some))
+    assert (found.report.verdict, found.complaint) == (REFUTED, "")
+    assert prove(edit(of_a_term(), some, rest)).verdict == PROVED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["not rank(dp)=1", "rank(dp)=0"])
+@pytest.mark.parametrize("op", ["z_loss", "balance_loss", "balance", "load", "size"])
+def test_a_router_s_term_on_some_ranks_is_refuted(op: str, where: str) -> None:
+    found = compare(edited("dp", {"set": f"forward.layer.router.{op}.compute", "where": where}, model="balanced"))
+    assert (found.report.verdict, found.complaint) == (REFUTED, "")
 
 
 @pytest.mark.slow

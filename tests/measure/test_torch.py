@@ -49,6 +49,12 @@ def test_without_its_residue_a_figure_does_not_agree() -> None:
     assert {row.figure for row in result.rows if not row.agrees} == {"gradients", "activations"}
 
 
+def test_router_losses_keep_what_the_formula_says_and_more_than_none_would() -> None:
+    assert run("torch.ep_losses").agrees
+    without = run("torch.ep_losses", strategy="ep")
+    assert [row.figure for row in without.rows if not row.agrees] == ["activations"]
+
+
 def test_a_difference_that_figures_do_not_show(placealg: Run) -> None:
     got = placealg("check-torch", "--faults", "sum for mean", "--format", "json")
     fault, = json.loads(got.out)["faults"]

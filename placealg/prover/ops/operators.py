@@ -26,7 +26,8 @@ class Operators:
     """The ops of one microbatch, executed on its tensors; their demands and contributions go into `flow`.
 
     `passes` counts the instances of a repeated unit, `split` is the split of the loss when it was summed, and `lost`
-    maps a result that no rank holds to the event that read a missing operand and to that operand.
+    maps a result that no rank holds to the event that read a missing operand and to that operand. `summed` are results
+    as they were made, whatever ended them since: a further term of the loss starts its backward where it was summed.
     """
 
     def __init__(self, reference: Reference, tensors: Tensors, flow: Flow, stages: Stages):
@@ -37,6 +38,7 @@ class Operators:
         self.passes = 1
         self.split: Pairs | None = None
         self.began = False
+        self.summed: dict[str, Sum] = {}
 
     def demand(self, event: Event, name: str, held: Sum, says: str = "") -> Sum:
         """Demand that a value is exact; if it is not, that is a fault, and the execution goes on as if it were."""
@@ -59,7 +61,7 @@ class Operators:
             self.transpose(event, op, labels)
         else:
             result = on_some(event, self.apply(event, op, labels), self.tensors.made.get((op.output, ""), ()))
-            self.tensors.made[op.output, ""] = result
+            self.tensors.made[op.output, ""] = self.summed[op.output] = result
             self.flow.masks[event.path] = self.flow.masks.get(event.path, frozenset()) | paths.mask_of(result)
 
     def take(self, event: Event) -> None:
@@ -146,8 +148,9 @@ class Operators:
         return (Value((Term(Monomial.of(SEED)),)),) if self.split is not None else ()
 
     def seeded_by(self, event: Event, op: Op) -> Sum:
-        """The gradient of a further term of the loss, if it was summed: a symbol for one over the event's divisor."""
-        return (Value((Term(Monomial.of(seed_of(event))),)),) if (op.output, 0) in self.extents else ()
+        """The gradient of a further term of the loss where it was summed: a symbol for one over the event's divisor."""
+        seed = Term(Monomial.of(seed_of(event)))
+        return paths.each(self.summed.get(op.output, ()), lambda v: replace(v, terms=(seed,)))
 
     def deposit(self, event: Event, op: Op, k: int, name: str, label: str, held: Sum) -> None:
         """Add what operand `k` received to its gradient; for a parameter, to the flow's contributions."""

@@ -80,15 +80,17 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
     """The facts at which the simulator differs, and its outcome; else the last facts, and an outcome that does not.
 
     Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes, axes
-    that have every rank that an event names, and three microbatches in the middle; with fewer microbatches first. None
-    where all are too large to run.
+    that have every rank that an event names, stages enough for layers on two of them where parts stand alone, and three
+    microbatches in the middle; with fewer microbatches first. None where all are too large to run.
     """
     last: tuple[Facts, Outcome] | None = None
     larger = {a: max(3, n) for a, n in found.sizes.items()}
     enough = {a: max(n, step.enough(a)) for a, n in found.sizes.items()}
-    m = found.microbatches
+    m, pipeline = found.microbatches, step.reference.pipeline
+    staged = {a: max(n, pipeline.least + 1) if pipeline and pipeline.alone and a == pipeline.axis else n
+              for a, n in found.sizes.items()}
     for sizes, microbatches in ((found.sizes, m), (found.sizes, m + 1), *((larger, k) for k in range(m, max(3, m) + 1)),
-                                (enough, m), (found.sizes, max(5, m))):
+                                (enough, m), (staged, m), (found.sizes, max(5, m))):
         fitting = fitting_microbatches(step.reference, sizes, microbatches)
         if prod(sizes.values()) * fitting > LARGEST_REPLAY:
             continue

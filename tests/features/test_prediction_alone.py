@@ -125,6 +125,22 @@ def test_no_message_may_be_left_out(path: str) -> None:
     assert REFUTED in {v.verdict for v in examine(broken).verdicts} and not ran(broken, 3)
 
 
+@pytest.mark.some(2)
+@pytest.mark.parametrize("path", ["forward.mtp1.out.send[pp]", *(p for p in MESSAGES if "mtp1.passed" in p)])
+def test_no_message_may_be_sent_twice(path: str) -> None:
+    """The stage of the head receives what it needs; what the layer that predicts sent besides waits for ever."""
+    broken = edit(small_step(), {"double": path.replace("norm.", "")})
+    assert REFUTED in {v.verdict for v in examine(broken).verdicts} and not ran(broken, 3)
+
+
+@pytest.mark.slow
+def test_a_message_between_layers_is_replayed_where_layers_have_two_stages() -> None:
+    """With three stages only one has layers, and none of them receives anything."""
+    report = prove(edit(small_step("zero1*pp"), {"double": "forward.layer.in.recv[pp]"}))
+    assert report.verdict == REFUTED and report.counterexample is not None
+    assert dict(report.counterexample.sizes)["pp"] == 4
+
+
 @pytest.mark.parametrize(("one", "other"), [
     ("forward.mtp1.passed.send[pp]", "forward.mtp1.out.send[pp]"),
     ("forward.exit.in.recv[pp]", "forward.exit.mtp1.out.in.recv[pp]"),

@@ -77,14 +77,15 @@ def settings(step: Step) -> Iterator[Setting]:
     """Two runs: two of every axis and two microbatches; one axis of three, and unequal token counts where allowed.
 
     Of more than three axes the others have two ranks in one run and one in the next. Microbatches are as many as the
-    order of a pipeline takes, and stages enough for ends that stand alone.
+    order of a pipeline takes, and stages enough for ends that stand alone: with layers on one stage, and on two.
     """
     reference = step.reference
     names = reference.mesh.names
     small = {a: 2 if k < 3 else 1 for k, a in enumerate(names)}
     larger = {a: (3, 2, 1)[k] if k < 3 else 2 for k, a in enumerate(names)}
     if reference.pipeline is not None and reference.pipeline.alone:
-        small[reference.pipeline.axis] = larger[reference.pipeline.axis] = max(2, reference.pipeline.least)
+        small[reference.pipeline.axis] = max(2, reference.pipeline.least)
+        larger[reference.pipeline.axis] = small[reference.pipeline.axis] + 1
     yield Setting.equal(reference, small, fitting_microbatches(reference, small, 2), 1, seed=1)
     most = fitting_microbatches(reference, larger, 1)
     if "equal_counts" in reference.hypotheses:

@@ -126,6 +126,8 @@ class _Follower:
                     self.execute(inner)
                 else:
                     self.layers(tuple(e for e in inner.body if isinstance(e, Event)), inner.name, inner.reverse)
+        if not any(d.kind in _OF_MESSAGES for d in self.flow.demands):
+            self.flow.demands += (_of_message(path, FailureKind.UNRECEIVED) for path in self.stages.left())
         return self.flow
 
     def layers(self, events: tuple[Event, ...], unit: str, reverse: bool) -> None:
@@ -317,6 +319,10 @@ class _Follower:
             self.give_up(event, AMISS[wrong])
         elif not event.on_gradient:
             self.entered = self.tensors.made.get((loop.slot, ""), ())
+
+
+_OF_MESSAGES = (FailureKind.UNSENT, FailureKind.UNRECEIVED, FailureKind.OUT_OF_TURN)
+"""What may be wrong with a message: what is left behind such a fault is no other one."""
 
 
 def _of_message(event: str, kind: FailureKind) -> Demand:

@@ -110,6 +110,15 @@ class Stages:
         waiting.append(StageMessage(instance, event.path, held, event.tensor))
         return left
 
+    def left(self) -> Iterator[str]:
+        """The paths of messages that nobody received in the whole microbatch.
+
+        What the last unit hands on, and in backward the first one, nobody waits for: there is no stage behind it.
+        """
+        ends = {False: self.graph.loops[-1:], True: self.graph.loops[:1]}
+        for backward, waiting in self.sent.items():
+            yield from (s.path for s in waiting if s.instance[0] not in {loop.unit for loop in ends[backward]})
+
     def receive(self, event: Event, loop: Loop) -> FailureKind | None:
         """Receive what an instance is handed: locally, or by message if its neighbour runs on another stage.
 

@@ -16,6 +16,9 @@ from typing import Any
 from placealg.errors import InputError, need
 
 FUNCTIONS = ("Max", "Min", "ceiling", "floor")
+OVER = ("Sum", "Largest")
+"""What may be taken over an index from 0, where a reader allows it: `Sum(body, (k, 0, last))`."""
+
 _MAX_TEXT = 20_000
 _MAX_DIGITS = 100
 _MAX_EXPONENT = 64
@@ -26,7 +29,8 @@ _MAX_DEGREE = 4096
 class Expr:
     """A parsed expression: a number, a name, or an operator with arguments.
 
-    `op` is one of num, name, +, -, *, /, **, neg, and the names in FUNCTIONS.
+    `op` is one of num, name, +, -, *, /, **, neg, and the names in FUNCTIONS and in OVER, which have the name of their
+    index for a value, and for arguments what they are taken of and the last index.
 
     >>> parse("2*(dp - 1)/dp").names()
     ('dp',)
@@ -42,15 +46,24 @@ class Expr:
         """The names that occur, sorted, each once."""
         if self.op == "name":
             return (str(self.value),)
-        return tuple(sorted({n for a in self.args for n in a.names()}))
+        found = [set(a.names()) for a in self.args]
+        if self.op in OVER:
+            found[0].discard(str(self.value))
+        return tuple(sorted(set().union(*found)))
 
     def fold(self, number: Callable[[Fraction], Any], name: Callable[[str], Any],
              functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-        """The value in the ring given by `number`, `name` and the values' own operators."""
+        """The value in the ring given by `number`, `name` and the values' own operators.
+
+        `functions` has, beside functions by name, what makes a sum or a largest value of (body, index, last).
+        """
         if self.op == "num":
             return number(self.value)
         if self.op == "name":
             return name(self.value)
+        if self.op in OVER:
+            return (functions or {})[self.op](lambda inside: self.args[0].fold(number, inside, functions), self.value,
+                                              self.args[1].fold(number, name, functions))
         args = [a.fold(number, name, functions) for a in self.args]
         if self.op == "neg":
             return -args[0]
@@ -87,8 +100,10 @@ _EXACT: dict[str, Callable[..., Any]] = {
 _OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
-def parse(text: str, known: Iterable[str] | None = None) -> Expr:
+def parse(text: str, known: Iterable[str] | None = None, over: bool = False) -> Expr:
     """Read arithmetic over `known` names (any name when None); everything else is an InputError.
+
+    With `over`, sums and largest values over an index are read, too.
 
     >>> parse("__import__('os')")
     Traceback (most recent call last):
@@ -102,14 +117,14 @@ def parse(text: str, known: Iterable[str] | None = None) -> Expr:
             warnings.simplefilter("error", SyntaxWarning)
             warnings.simplefilter("error", DeprecationWarning)
             tree = ast.parse(text.strip(), mode="eval")
-        return _convert(tree.body, text.strip(), None if known is None else tuple(known))
+        return _convert(tree.body, text.strip(), None if known is None else tuple(known), over)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"'{_short(text)}' is not arithmetic") from None
 
 
-def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None) -> Expr:
+def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None, over: bool = False) -> Expr:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         digits = ast.get_source_segment(text, node) or repr(node.value)
         power = digits.lower().partition("e")[2] if isinstance(node.value, float) else ""
@@ -121,27 +136,38 @@ def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None) -> Expr:
             raise InputError(f"unknown symbol '{node.id}'", name=node.id, valid=known)
         return Expr("name", node.id)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return Expr("neg", None, (_convert(node.operand, text, known),))
+        return Expr("neg", None, (_convert(node.operand, text, known, over),))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        exponent = _convert(node.right, text, known)
+        exponent = _convert(node.right, text, known, over)
         value = exponent.evaluate({}) if not exponent.names() else None
         if value is None or value.denominator != 1 or abs(value) > _MAX_EXPONENT:
             raise InputError(f"the exponent in '{_short(text)}' is not a small whole number")
-        base = _convert(node.left, text, known)
+        base = _convert(node.left, text, known, over)
         if _degree(base) * abs(value) > _MAX_DEGREE:
             raise InputError(f"the powers in '{_short(text)}' are too high")
         return Expr("**", int(value), (base,))
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return Expr(_OPERATORS[type(node.op)], None,
-                    (_convert(node.left, text, known), _convert(node.right, text, known)))
+                    (_convert(node.left, text, known, over), _convert(node.right, text, known, over)))
+    if over and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OVER:
+        return _over(node, node.func.id, text, known)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id not in FUNCTIONS:
             raise InputError(f"'{node.func.id}' is not a function here",
                              name=node.func.id, valid=FUNCTIONS)
         if not node.args:
             raise InputError(f"'{node.func.id}' needs an argument")
-        return Expr(node.func.id, None, tuple(_convert(a, text, known) for a in node.args))
+        return Expr(node.func.id, None, tuple(_convert(a, text, known, over) for a in node.args))
     raise InputError(f"'{_short(text)}' is not arithmetic")
+
+
+def _over(node: ast.Call, name: str, text: str, known: tuple[str, ...] | None) -> Expr:
+    """A sum or a largest value: of what, and the index with its first, which is 0, and its last."""
+    match node.args:
+        case [body, ast.Tuple(elts=[ast.Name(id=index), ast.Constant(value=0), last])] if not node.keywords:
+            inside = known if known is None else (*known, index)
+            return Expr(name, index, (_convert(body, text, inside, True), _convert(last, text, known, True)))
+    raise InputError(f"{name} is taken of an expression over an index from 0: {name}(k*h, (k, 0, last))")
 
 
 def _degree(expr: Expr) -> int:

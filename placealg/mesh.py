@@ -126,6 +126,7 @@ RESERVED: Mapping[str, str] = {
     "padding": "what shards take when all are as large as the largest, over the elements, in divisors",
     **dict.fromkeys(("rank", "owner"), "ranks, in `where`"),
     "stage": "a pipeline stage",
+    **dict.fromkeys(("turn", "turn_old"), "the turns in which a stage takes its chunks, in sums over them"),
     **dict.fromkeys(("all", "only", "first", "middle", "last"), "a position in a loop"),
     "name": "the optimizer's name, in a group's table",
 }

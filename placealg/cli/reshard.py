@@ -100,6 +100,8 @@ def _known(old: CommandCase, new: CommandCase) -> tuple[Sizes, Sizes] | None:
         needed = {n for p in case.model.parameters for size in p.dims.values() for n in size.names()}
         needed = {"Psi"} if case.model.abstract else needed | {
             n for u in case.model.units for n in u.count.names()}
+        if case.strategy.pipeline_axis and case.strategy.option("schedule", "chunks") == "v":
+            needed = {*needed, "v"}
         if None in axes.values() or needed - set(model):
             return None
         found.append(Sizes(FrozenMap({a: int(n) for a, n in axes.items() if n is not None}), FrozenMap(model)))

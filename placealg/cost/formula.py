@@ -16,6 +16,7 @@ import sympy
 
 from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
+from placealg.cost.indices import OVER, has_index, index_of, valued
 from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
@@ -39,13 +40,18 @@ def symbol(name: str) -> Any:
     return sympy.Symbol(name, integer=True, **{"nonnegative" if name == "rank" else "positive": True})
 
 
-def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[str], Any] = symbol) -> Any:
-    """The SymPy expression of arithmetic over `symbols`, with each symbol made by `name`.
+def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[str], Any] = symbol,
+               over: bool = False) -> Any:
+    """The SymPy expression of arithmetic over `symbols`, with each symbol made by `name`; with `over`, sums are read.
 
     >>> expression("(dp - 1)/dp")
     (dp - 1)/dp
     """
-    return parse(text, symbols).fold(_rational, name, FUNCTIONS)
+    def made(kind: str) -> Callable[..., Any]:
+        return lambda body, index, last: OVER[kind](
+            body(lambda n: index_of(n) if n == index else name(n)), index_of(index), last)
+
+    return parse(text, symbols, over).fold(_rational, name, {**FUNCTIONS, **{kind: made(kind) for kind in OVER}})
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -87,13 +93,13 @@ class Formula:
 
     @staticmethod
     def parse(text: str, unit: str, convention: str = "exact", symbols: Iterable[str] | None = None,
-              values: Mapping[str, Fraction | int] | None = None) -> Formula:
-        """Read arithmetic over `symbols` (default: the table's symbols, and names of mesh axes)."""
-        axes = tuple(n for n in parse(text, symbols).names() if n not in SYMBOLS)
+              values: Mapping[str, Fraction | int] | None = None, over: bool = False) -> Formula:
+        """Read arithmetic over `symbols` (default: the table's symbols, and names of mesh axes); with `over`, sums."""
+        axes = tuple(n for n in parse(text, symbols, over).names() if n not in SYMBOLS)
         if symbols is None:
             for name in axes:
                 Axis(name)
-        expr = expression(text, symbols)
+        expr = expression(text, symbols, over=over)
         if expr.has(sympy.zoo, sympy.nan, sympy.oo):
             raise InputError(f"'{text}' divides by zero")
         return Formula(expr, unit, convention, FrozenMap({k: Fraction(v) for k, v in (values or {}).items()}),
@@ -152,11 +158,13 @@ class Formula:
         names = _names(expr)
         if any(n not in bound for n in names):
             return None
-        found = expr.xreplace({symbol(n): _rational(bound[n]) for n in names})
-        if not found.is_finite:
+        if has_index(expr):
+            exact = valued(expr, bound)
+        else:
+            found = expr.xreplace({symbol(n): _rational(bound[n]) for n in names})
+            exact = Fraction(str(sympy.Rational(found))) if found.is_finite else None
+        if exact is None:
             return None
-        number = sympy.Rational(found)
-        exact = Fraction(int(number.p), int(number.q))
         return exact.numerator if exact.denominator == 1 else exact
 
     def amounts(self, sizes: Mapping[str, Size]) -> dict[str, int | Fraction]:
@@ -359,7 +367,7 @@ class Formula:
             raise InputError("a formula is an object with 'expr' (text or null) and 'unit'")
         if text is None:
             return Formula.none(unit, str(leaf.get("reason", "")))
-        return replace(Formula.parse(text, unit, convention, symbols), note=str(leaf.get("note", "")))
+        return replace(Formula.parse(text, unit, convention, symbols, over=True), note=str(leaf.get("note", "")))
 
 
 def json_number(value: int | Fraction) -> int | float:

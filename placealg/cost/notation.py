@@ -16,6 +16,7 @@ ORDER = {name: k for k, name in enumerate(SYMBOLS)}
 
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GREEK = {"Psi": "Ψ", "Psi_unit": "Ψ_unit"}
+_OVER = {"Sum": "Σ", "Largest": "max"}
 _SPELLED = {"ceiling": "⌈{}⌉", "floor": "⌊{}⌋", "Max": "max({})", "Min": "min({})"}
 
 
@@ -45,6 +46,8 @@ def text_of(expr: Any) -> str:
         return _atom(expr.base) + str(expr.exp).translate(_SUPERSCRIPT)
     if type(expr).__name__ in _SPELLED:
         return _SPELLED[type(expr).__name__].format(", ".join(sorted(text_of(a) for a in expr.args)))
+    if type(expr).__name__ in _OVER:
+        return f"{_OVER[type(expr).__name__]}[{expr.index} < {text_of(expr.last + 1)}] {_atom_of_sum(expr.body)}"
     return str(expr).replace("-", "−")
 
 
@@ -94,7 +97,11 @@ def _quotient(expr: Any) -> str:
 
 
 def _product(expr: Any) -> str:
-    return "·".join(_atom(f) if f.is_Add else text_of(f) for f in in_factors(expr))
+    return "·".join(_atom(f) if type(f).__name__ in _OVER else _atom_of_sum(f) for f in in_factors(expr))
+
+
+def _atom_of_sum(expr: Any) -> str:
+    return _atom(expr) if expr.is_Add else text_of(expr)
 
 
 def _atom(expr: Any) -> str:
@@ -135,6 +142,9 @@ def python_of(expr: Any) -> str:
         return text
     if kind in EXTREMES:
         return f"{EXTREMES[kind][0]}({', '.join(sorted(map(python_of, expr.args)))})"
+    if kind in _OVER:
+        return (f"{'sum' if kind == 'Sum' else 'max'}({python_of(expr.body)} "
+                f"for {expr.index} in range({python_of(expr.last + 1)}))")
     if kind in ("ceiling", "floor"):
         top, bottom = (_python_product(part) for part in sympy.fraction(sympy.together(expr.args[0])))
         return f"({top} // {bottom})" if kind == "floor" else f"(-(-{top} // {bottom}))"

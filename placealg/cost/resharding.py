@@ -13,14 +13,18 @@ from typing import Any
 
 import sympy
 
-from placealg.arith import Monomial
 from placealg.cost.algebra import tidy
 from placealg.cost.amounts import Amounts, monomial
-from placealg.cost.formula import Formula
+from placealg.cost.formula import Formula, symbol
+from placealg.cost.indices import OVER, gathered, index_of, largest, summed
 from placealg.cost.notation import text_of
+from placealg.cost.resharding_names import Names
+from placealg.cost.resharding_parts import Part, common, part, shared
 from placealg.cost.resharding_stages import (
     OLD,
-    Bounds,
+    RANK,
+    STAGE,
+    Run,
     Side,
     first_stages,
     is_equal,
@@ -28,9 +32,10 @@ from placealg.cost.resharding_stages import (
     own_instances,
     parts_of,
     stations,
+    unsaid,
 )
 from placealg.frozen import FrozenMap
-from placealg.step.checkpoint import ELEMENTS, Item, lines_of
+from placealg.step.checkpoint import Item, lines_of
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.reshard import Reshard
 
@@ -73,29 +78,16 @@ def volumes(reshard: Reshard) -> Volumes:
     every = [(one, two, made.element(one)) for one, two in reshard.pairs]
     stored = sum((e * made.elements(one) for one, _, e in every), sympy.S.Zero)
     read = sum((e * made.elements(one) * _copies(new, two) for one, two, e in every), sympy.S.Zero)
-    stays = made.summed((e, made.stays(one, two)) for one, two, e in every)
+    every_read = made.formula(read)
+    if why := unsaid(old) or unsaid(new):
+        lacks = Formula.none("bytes", why)
+        return Volumes(made.formula(stored), every_read, lacks, lacks, lacks, lacks)
+    stays, note = made.stay(every)
+    on_device = made.formula(stays, note)
+    moved = on_device if on_device.expr is None else replace(on_device, expr=every_read.expr - on_device.expr, note="")
     rank_has = made.summed((e, made.rank_has(one, two)) for one, two, e in every)
-    rank_reads = made.summed((e, made.rank_reads(two)) for _, two, e in every)
-    every_read, on_device = made.formula(read), made.formula(stays, made.layers_divide())
-    moved = on_device if on_device.expr is None else replace(on_device, expr=every_read.expr - on_device.expr)
-    return Volumes(stored=made.formula(stored), read=every_read, rank_reads=made.formula(rank_reads),
+    return Volumes(stored=made.formula(stored), read=every_read, rank_reads=made.formula(made.most(every)),
                    rank_has=made.formula(rank_has), stays=on_device, moved=moved)
-
-
-def shortened(formula: Formula) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The text of a formula with names for repeated parts, and (name, text) of each named part.
-
-    >>> shortened(Formula.parse("Min(dp, pp)*Psi + Min(dp, pp)/dp", "bytes"))
-    ('Ψ·fewer + fewer/dp', (('fewer', 'min(dp, pp)'),))
-    """
-    expr, parts = formula.expr, []
-    for name, kind in (("fewer", sympy.Min), ("more", sympy.Max), ("k", sympy.ceiling)):
-        found = sorted((e for e in expr.atoms(kind) if not e.atoms(kind) - {e}), key=sympy.default_sort_key)
-        if len(found) == 1 and len(expr.atoms(kind)) <= 2:
-            known = sympy.Symbol(name, positive=True, integer=True)
-            parts.append((name, text_of(found[0])))
-            expr = expr.xreplace({found[0]: known})
-    return text_of(expr), tuple(parts)
 
 
 def _copies(new: Side, item: Item) -> Any:
@@ -109,13 +101,19 @@ def _copies(new: Side, item: Item) -> Any:
     return found
 
 
-@dataclass(frozen=True)
+Pairs = list[tuple[Item, Item, Any]]
+"""(old item, new item, the bytes of an element in the files)."""
+
+
 class _Made:
     """The terms of the formulas; a text in place of an expression says why there is none."""
 
-    reshard: Reshard
-    old: Side
-    new: Side
+    def __init__(self, reshard: Reshard, old: Side, new: Side) -> None:
+        self.reshard, self.old, self.new = reshard, old, new
+        self.rank = symbol(RANK)
+        self.both = sympy.Min(old.ranks(), new.ranks())
+        self.at = {side.suffix: {a: side.coordinate(a) for a in side.found.axes} for side in (old, new)}
+        self._instances: dict[Any, Any] = {}
 
     def element(self, item: Item) -> Any:
         """The bytes of an element in the files."""
@@ -135,11 +133,8 @@ class _Made:
             found += size * amount
         return found
 
-    def formula(self, expr: Any, where: tuple[Bounds, ...] = ()) -> Formula:
-        """An expression as a Formula with the values of both sides, in one fraction if nothing is rounded.
-
-        It is claimed only where the first of each pair of `where` is at most the second.
-        """
+    def formula(self, expr: Any, note: str = "") -> Formula:
+        """An expression as a Formula with the values of both sides, in one fraction if nothing is rounded."""
         old, new = self.reshard.old.step.reference, self.reshard.new.step.reference
         values = {**Amounts(new).values, **Amounts(old).values}
         values = {n: v for n, v in values.items() if n not in old.mesh.names}
@@ -148,128 +143,155 @@ class _Made:
         axes = (*(a + OLD for a in old.mesh.names), *new.mesh.names)
         if isinstance(expr, str):
             return Formula.none("bytes", expr)
-        expr = expr if expr.has(sympy.floor, sympy.ceiling) else tidy(sympy.factor(expr))
-        return Formula(expr, "bytes", values=FrozenMap(values), axes=axes, where=where)
+        expr = gathered(expr) if expr.has(sympy.floor, sympy.ceiling, *OVER.values()) else tidy(sympy.factor(expr))
+        return Formula(expr, "bytes", values=FrozenMap(values), axes=axes, note=note)
 
-    def rank_reads(self, item: Item) -> Any:
-        """The elements that rank 0 reads, whose shares are the largest."""
-        if self.new.found.pipeline is not None:
-            return "which rank reads most depends on the stages: it is counted at sizes"
-        parts = [self._bounds(self.new, item, line, dims, dict.fromkeys(self.new.found.axes, sympy.S.Zero))
-                 for line, dims in lines_of(item).items()]
-        return _product(parts, monomial(item.count))
+    def most(self, every: Pairs) -> Any:
+        """The most that one rank reads: where all axes but that of a pipeline have 0, whose shares are the largest.
+
+        Of layers of one unit that are spread evenly over stages of one chunk no stage has more than the last one that
+        has layers; besides it those have most that have what stands on single stages.
+        """
+        side, pipeline = self.new, self.new.found.pipeline
+        if any(rank for _, two, _ in every for rank in two.at.values()):
+            has = self.summed((e, self.read_by(two, self.at[""])) for _, two, e in every)
+            return has if isinstance(has, str) else largest(has, self.rank, side.ranks())
+        first = dict.fromkeys(side.found.axes, sympy.S.Zero)
+        if pipeline is None:
+            return self.summed((e, self.read_by(two, first)) for _, two, e in every)
+
+        def of(stage: Any) -> Any:
+            return gathered(self.summed((e, self.read_by(two, {**first, pipeline.axis: stage})) for _, two, e in every))
+
+        stages = side.size(pipeline.axis)
+        if stages.is_Integer:
+            return sympy.Max(*(of(sympy.Integer(k)) for k in range(int(stages))))
+        if pipeline.chunks == 1 and not pipeline.folded and len(layers_of(side.found)) == 1:
+            behind = len([part for part in pipeline.alone if part != FIRST])
+            last = [of(sympy.Max(0, stages - 1 - k)) for k in range(behind + 1)]
+            return sympy.Max(of(sympy.S.Zero), *last)
+        return largest(of(index_of(STAGE)), index_of(STAGE), stages)
+
+    def read_by(self, item: Item, at: Mapping[str, Any]) -> Any:
+        """The elements of an item that the rank at these coordinates of the new mesh reads."""
+        found = sympy.prod([is_equal(at[a], rank) for a, rank in item.at.items()])
+        found *= sum((_in_turns(run, run.times * run.length)
+                      for run in own_instances(self.new, item, at)), sympy.S.Zero)
+        for line, dims in lines_of(item).items():
+            found *= part(self.new, item, line, dims, at).size
+        return found
 
     def rank_has(self, one: Item, two: Item) -> Any:
         """The elements that rank number `rank` reads and its device already had."""
-        if one.at or two.at:
-            return "not every rank has a part of the checkpoint"
         sides = ((self.old, one), (self.new, two))
-        at = {side: {a: side.coordinate(a) for a in side.found.axes} for side in (self.old, self.new)}
-        found = self._layers(one, two, at)
-        if isinstance(found, str):
-            return found
-        for line, dims in lines_of(one, two).items():
-            parts = [self._bounds(side, item, line, dims, at[side]) for side, item in sides]
-            why = next((p for p in parts if isinstance(p, str)), None)
-            if why:
-                return why
-            found *= _common(*parts)
+        found = sympy.prod([is_equal(self.at[side.suffix][a], rank)
+                            for side, item in sides for a, rank in item.at.items()]) * self.instances(one, two)
+        for parts in self.parts(one, two):
+            elements = shared(*parts)
+            if isinstance(elements, str):
+                return elements
+            found *= elements
         return found
 
-    def _layers(self, item: Item, other: Item, at: Mapping[Side, Mapping[str, Any]]) -> Any:
+    def parts(self, one: Item, two: Item) -> list[tuple[Part, Part]]:
+        """Of every line, what rank number `rank` has of it in both meshes."""
+        return [(part(self.old, one, line, dims, self.at[OLD]), part(self.new, two, line, dims, self.at[""]))
+                for line, dims in lines_of(one, two).items()]
+
+    def instances(self, item: Item, other: Item) -> Any:
         """The number of instances of an item's unit that the rank's device had and still has."""
-        parts = []
-        for side, mine in ((self.old, item), (self.new, other)):
-            found = own_instances(side, mine, at[side])
-            if isinstance(found, str):
-                return found
-            parts.append(found)
-        return sum((_common(one, two) for one in parts[0] for two in parts[1]), sympy.S.Zero)
+        key = item.units, other.units, item.count
+        if key not in self._instances:
+            self._instances[key] = sum((
+                _in_turns(two, _in_turns(one, _both(one, two)))
+                for one in own_instances(self.old, item, self.at[OLD])
+                for two in own_instances(self.new, other, self.at[""])), sympy.S.Zero)
+        return self._instances[key]
 
-    def _bounds(self, side: Side, item: Item, line: str, dims: tuple[str, ...], at: Mapping[str, Any]) -> Any:
-        """The part of a line that the rank at the given coordinates has."""
-        splits = [(a, d) for a, d in item.splits.items() if d in dims]
-        if any(d != dims[0] for _, d in splits):
-            return f"{item.parameter} is split inside its rows: it is counted at sizes"
-        if item.flat and (len(item.beside) > 1 or splits):
-            return f"the elements of {item.group} are cut in one row: they are counted at sizes"
-        inside = monomial(Monomial.product(item.dims[d] for d in dims[1:]))
-        bounds: Bounds = (sympy.S.Zero, monomial(item.dims[dims[0]]))
-        for axis, _ in splits:
-            bounds = _block(side, bounds, at[axis], side.size(axis))
-        bounds = bounds[0] * inside, bounds[1] * inside
-        if item.cut and (line == ELEMENTS or dims == item.row_dims):
-            place, ranks = sympy.S.Zero, sympy.S.One
-            for axis in item.cut:
-                place, ranks = place * side.size(axis) + at[axis], ranks * side.size(axis)
-            inner = sympy.S.One
-            if line == ELEMENTS and not item.flat:
-                if item.splits:
-                    return f"the elements of {item.group} are cut in one row: they are counted at sizes"
-                inner = monomial(Monomial.product(n for d, n in item.dims.items() if d not in item.row_dims))
-            low, high = _block(side, (bounds[0] / inner, bounds[1] / inner), place, ranks)
-            bounds = low * inner, high * inner
-        return bounds
+    def stay(self, every: Pairs) -> tuple[Any, str]:
+        """What all ranks read and their devices already had, and a note on it.
 
-    def stays(self, one: Item, two: Item) -> Any:
-        """The elements that all ranks read and their devices already had, if each mesh has one axis."""
-        if len(self.old.found.axes) != 1 or len(self.new.found.axes) != 1 or one.at or two.at:
-            return "the sum over ranks has no closed form on meshes of several axes: it is counted at sizes"
+        What has a closed form of its own is told so; of the rest rank after rank is summed up.
+        """
+        found, each, even = sympy.S.Zero, sympy.S.Zero, sympy.S.Zero
+        for one, two, size in every:
+            has = self.rank_has(one, two)
+            if isinstance(has, str):
+                return has, ""
+            closed = self.stays(one, two, has)
+            found += size * closed if closed is not None else 0
+            each += size * has if closed is None else 0
+            if closed is None and even is not None:
+                where = self._stays_where_layers_divide(one, two)
+                even = None if where is None else even + size * where
+        if each == 0 or even is None:
+            return found + summed(each, self.rank, self.both), ""
+        layers = " and ".join(text_of(monomial(loop.count)) for loop in layers_of(self.new.found))
+        stages = " and by ".join(text_of(side.ranks()) for side in (self.old, self.new))
+        names = Names()
+        told = names.shortened(Formula(gathered(even), "bytes"))
+        return (found + summed(each, self.rank, self.both),
+                f"where {layers} divides by {stages}, the sum over ranks is {told}, with {', '.join(names.told())}")
+
+    def stays(self, one: Item, two: Item, has: Any) -> Any:
+        """The elements that all ranks read and their devices already had; None where no closed form is known.
+
+        `has` is what rank number `rank` has of them.
+        """
+        if not has.has(self.rank):
+            return has * self.both
+        for side, item in ((self.old, one), (self.new, two)):
+            if item.at and set(item.at) == set(side.found.axes):
+                return self._of_one_rank(side, item, has)
+        if one.at or two.at:
+            return None
         if self.old.found.pipeline or self.new.found.pipeline:
-            return self._stays_of_stages(one, two)
-        n, k = self.old.size(self.old.found.axes[0]), self.new.size(self.new.found.axes[0])
-        both = sympy.Min(n, k)
-        ends: list[Any] = []
-        cuts: list[tuple[bool, bool, Any]] = []
-        for line, dims in lines_of(one, two).items():
-            found = []
-            for side, item in ((self.old, one), (self.new, two)):
-                first = self._bounds(side, item, line, dims, dict.fromkeys(side.found.axes, sympy.S.Zero))
-                if isinstance(first, str):
-                    return first
-                found.append(first[1] - first[0])
-            length = monomial(Monomial.product(one.dims[d] for d in dims))
-            cuts.append((_cuts(one, line, dims), _cuts(two, line, dims), length))
-            ends.append(found)
-        exact = None if self.old.whole_shares or self.new.whole_shares else (n, k)
-        return monomial(one.count) * _over_ranks(cuts, ends, both, exact)
+            single = len(self.old.found.axes) == len(self.new.found.axes) == 1
+            return self._stays_of_stages(one, two) if single else None
+        parts = self.parts(one, two)
+        cut = [[not p.whole for p in pair] for pair in parts]
+        for pair in parts:
+            for side, each in zip((self.old, self.new), pair, strict=True):
+                if not each.whole and (each.place != self.rank or each.ranks != side.ranks()):
+                    return None
+        exact = None if self.old.whole_shares or self.new.whole_shares else (self.old.ranks(), self.new.ranks())
+        ends = [[p.size.xreplace({self.rank: sympy.S.Zero}) for p in pair] for pair in parts]
+        cuts = [(old, new, pair[0].length) for (old, new), pair in zip(cut, parts, strict=True)]
+        over = _over_ranks(cuts, ends, self.both, exact)
+        return None if over is None else monomial(one.count) * over
 
+    def _of_one_rank(self, side: Side, item: Item, has: Any) -> Any:
+        """What the only rank has that stored an item, or loads it."""
+        number = sympy.S.Zero
+        for axis in side.found.axes:
+            number = number * side.size(axis) + item.at[axis]
+        return has.xreplace({self.rank: number}) * sympy.Min(1, sympy.Max(0, self.both - number))
 
-    def layers_divide(self) -> tuple[Bounds, ...]:
-        """That the stages of both meshes have equally many layers each, where both have stages: pairs for `where`."""
-        if not (self.old.found.pipeline and self.new.found.pipeline):
-            return ()
-        counts = [monomial(loop.count) for loop in layers_of(self.new.found)]
-        return tuple((count - n * sympy.floor(count / n), sympy.S.Zero) for count in counts
-                     for n in (self.old.ranks(), self.new.ranks()))
+    def _stays_where_layers_divide(self, one: Item, two: Item) -> Any:
+        """What stays of layers from stages to stages of one chunk each, if every stage has equally many; else None."""
+        for side in (self.old, self.new):
+            pipeline = side.found.pipeline
+            if pipeline is None or len(side.found.axes) > 1 or len(layers_of(side.found)) > 1 or (
+                    pipeline.chunks != 1 or pipeline.stages or pipeline.alone):
+                return None
+        return monomial(one.count * one.elements) * _steps(self.old.ranks(), self.new.ranks())
 
     def _stays_of_stages(self, one: Item, two: Item) -> Any:
         """The same where one mesh, or both, is a pipeline: what stages have, rank by rank, in closed form."""
-        n, k = self.old.ranks(), self.new.ranks()
         if stations(self.old, one) or stations(self.new, two):
             return self._stays_at_ends(one, two)
         if self.old.found.pipeline and self.new.found.pipeline:
-            for side in (self.old, self.new):
-                pipeline = side.found.pipeline
-                assert pipeline is not None
-                if pipeline.chunks != 1 or pipeline.stages or pipeline.alone or len(layers_of(side.found)) > 1:
-                    return ("what two pipelines have in common is a sum of rounded numbers, which has no closed form "
-                            "but for one chunk of equal layers on every stage: it is counted at sizes")
-            return monomial(one.count * one.elements) * _steps(n, k)
+            return None
         staged, other, there = (self.old, self.new, two) if self.old.found.pipeline else (self.new, self.old, one)
-        first = self._share(other, there, one, two, sympy.S.Zero)
-        if isinstance(first, str):
-            return first
         if other.whole_shares and (there.cut or there.splits):
-            return "stages of several layers, each in shares that are padded: it is counted at sizes"
-        layers = first_stages(staged, one if staged is self.old else two, sympy.Min(n, k))
-        return layers if isinstance(layers, str) else layers * first
+            return None
+        layers = first_stages(staged, one if staged is self.old else two, self.both)
+        return layers * self._share(other, there, one, two, sympy.S.Zero)
 
     def _share(self, side: Side, item: Item, one: Item, two: Item, rank: Any) -> Any:
-        """The elements of one instance that a rank of a mesh without stages has; a text says why they are not known."""
-        parts = [self._bounds(side, item, line, dims, dict.fromkeys(side.found.axes, rank))
-                 for line, dims in lines_of(one, two).items()]
-        return _product(parts, sympy.S.One)
+        """The elements of one instance that a rank of a mesh without stages has."""
+        at = dict.fromkeys(side.found.axes, rank)
+        return sympy.prod([part(side, item, line, dims, at).size for line, dims in lines_of(one, two).items()])
 
     def _stays_at_ends(self, one: Item, two: Item) -> Any:
         """The elements of what stands on single stages: summed over those ranks of one mesh that have it in both."""
@@ -279,26 +301,29 @@ class _Made:
                 (once * there * is_equal(a, b)
                  for a, once in here[0] for b, there in here[1]), sympy.S.Zero)
         side, item = (self.new, two) if here[0] else (self.old, one)
-        found = sympy.S.Zero
-        for rank, once in here[0] or here[1]:
-            share = self._share(side, item, one, two, rank)
-            if isinstance(share, str):
-                return share
-            found += once * sympy.Min(1, sympy.Max(0, side.ranks() - rank)) * share
-        return count * found
+        return count * sum((once * sympy.Min(1, sympy.Max(0, side.ranks() - rank))
+                            * self._share(side, item, one, two, rank) for rank, once in here[0] or here[1]),
+                           sympy.S.Zero)
 
 
-def _cuts(item: Item, line: str, dims: tuple[str, ...]) -> bool:
-    """Whether the one axis of a mesh cuts a line of an item."""
-    return any(d in dims for d in item.splits.values()) or bool(
-        item.cut and (line == ELEMENTS or dims == item.row_dims))
+def _both(one: Run, two: Run) -> Any:
+    """The instances that two runs have in common, in each turn."""
+    times = one.times if one.times == two.times else one.times * two.times
+    if one.whole or two.whole:
+        return times * (two.length if one.whole else one.length)
+    return times * common(one.bounds, two.bounds)
+
+
+def _in_turns(run: Run, instances: Any) -> Any:
+    """What a rank has in all turns of a run."""
+    return instances if run.turn is None else summed(instances, run.turn, run.turns)
 
 
 def _over_ranks(cuts: list[tuple[bool, bool, Any]], ends: list[Any], ranks: Any,
                 exact: tuple[Any, Any] | None) -> Any:
     """The sum, over the ranks that both meshes have, of the product over lines of what a rank has in both.
 
-    `exact` are the numbers of ranks if all sizes divide.
+    `exact` are the numbers of ranks if all sizes divide. None if shares of two lines are rounded.
     """
     whole, summed = sympy.S.One, None
     apart: list[tuple[Any, Any]] = []
@@ -314,8 +339,10 @@ def _over_ranks(cuts: list[tuple[bool, bool, Any]], ends: list[Any], ranks: Any,
     if not apart:
         return whole * ranks
     *others, (length, each) = sorted(apart, key=lambda cut: bool(cut[1].has(sympy.ceiling)))
-    for _, part in others:
-        whole *= part
+    if any(share.has(sympy.ceiling) for _, share in others):
+        return None
+    for _, share in others:
+        whole *= share
     return whole * (sympy.Min(ranks * each, length) if each.has(sympy.ceiling) else ranks * each)
 
 
@@ -338,27 +365,3 @@ def _steps(one: Any, two: Any) -> Any:
     fewer, more = sympy.Min(one, two), sympy.Max(one, two)
     count = sympy.ceiling(fewer / sympy.Max(1, more - fewer))
     return count * ((count + 1) * fewer - (count - 1) * more) / (2 * one * two)
-
-
-def _block(side: Side, bounds: Bounds, place: Any, ranks: Any) -> Bounds:
-    """The part of a line that belongs to one of some ranks."""
-    low, high = bounds
-    if not side.whole_shares:
-        return low + place * (high - low) / ranks, low + (place + 1) * (high - low) / ranks
-    each = sympy.ceiling((high - low) / ranks)
-    return sympy.Min(low + place * each, high), sympy.Min(low + (place + 1) * each, high)
-
-
-def _common(one: Bounds, two: Bounds) -> Any:
-    """The number of places that two parts of a line have in common."""
-    if one == two:
-        return one[1] - one[0]
-    return sympy.Max(0, sympy.Min(one[1], two[1]) - sympy.Max(one[0], two[0]))
-
-
-def _product(parts: list[Any], found: Any) -> Any:
-    for part in parts:
-        if isinstance(part, str):
-            return part
-        found *= part[1] - part[0]
-    return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import sympy
 
 from placealg.cost.amounts import monomial
 from placealg.cost.formula import symbol
+from placealg.cost.indices import index_of, summed
 from placealg.mesh import ALONE, PREDICTION
 from placealg.models.graph import Loop
 from placealg.step.checkpoint import Checkpoint, Item
@@ -20,6 +22,9 @@ OLD = "_old"
 
 RANK = "rank"
 """The number of a rank, which runs on the same device in both meshes."""
+
+STAGE, TURN = "stage", "turn"
+"""The number of a stage of the new mesh, and that of a turn in which a stage has one of its chunks."""
 
 Bounds = tuple[Any, Any]
 """The first place on a line that a rank has, and the first place after its last."""
@@ -33,8 +38,16 @@ class Side:
     suffix: str
 
     def size(self, axis: str) -> Any:
-        """The size of an axis, by the name that it has on this side."""
+        """The size of an axis, by the name that it has on this side; of a pipeline whose stages are said, a number."""
+        if (pipeline := self.found.pipeline) and axis == pipeline.axis and pipeline.stages and pipeline.chunks:
+            return sympy.Integer(len(pipeline.stages) // pipeline.chunks)
         return symbol(axis + self.suffix)
+
+    @property
+    def chunks(self) -> Any:
+        """The chunks of every stage: a number, or v."""
+        pipeline = self.found.pipeline
+        return symbol("v") if pipeline and pipeline.chunks is None else pipeline.chunks if pipeline else 1
 
     def ranks(self) -> Any:
         """The number of devices."""
@@ -80,62 +93,112 @@ def parts_of(side: Side, item: Item) -> tuple[str, ...]:
     return tuple(part for part in ALONE if part in parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Instances of a unit that follow each other: the bounds on their line, and how often a rank has them: 0 or 1.
+
+    With a `turn` there is such a run for each of so many turns. `whole` says that they are all instances.
+    """
+
+    bounds: Bounds
+    times: Any = sympy.S.One
+    turn: Any = None
+    turns: Any = sympy.S.One
+    whole: bool = False
+
+    @property
+    def length(self) -> Any:
+        """The number of instances."""
+        return self.bounds[1] - self.bounds[0]
+
+
 def first_stages(side: Side, item: Item, stages: Any) -> Any:
-    """The number of instances of an item's unit on the first so many stages, all chunks of each; or why none is told.
+    """The number of instances of an item's unit on the first so many stages, all chunks of each.
 
     The chunks of one turn follow each other, so that what they have is what lies before the end of the last of them.
     """
-    pipeline = side.found.pipeline
+    pipeline, ranks = side.found.pipeline, side.ranks()
     assert pipeline is not None
+    if pipeline.stages:
+        return sum((sympy.Min(1, sympy.Max(0, stages - rank)) * (high - low)
+                    for rank, low, high in _listed(side, item)), sympy.S.Zero)
     end = chunk_ends(side, item)
-    if isinstance(end, str):
-        return end
-    ranks = side.ranks()
     if pipeline.folded:
         return end(stages) + end(2 * ranks) - end(2 * ranks - stages)
-    return sum((end(ranks * turn + stages) - end(ranks * turn) for turn in range(pipeline.chunks or 1)), sympy.S.Zero)
+    if pipeline.chunks is None:
+        turn = index_of(TURN + side.suffix)
+        return summed(end(ranks * turn + stages) - end(ranks * turn), turn, side.chunks)
+    return sum((end(ranks * turn + stages) - end(ranks * turn) for turn in range(pipeline.chunks)), sympy.S.Zero)
 
 
-def own_instances(side: Side, item: Item, at: Mapping[str, Any]) -> Any:
-    """The bounds, on the line of its unit's instances, of what a rank has: a pair for each of its chunks.
+def own_instances(side: Side, item: Item, at: Mapping[str, Any]) -> tuple[Run, ...]:
+    """What a rank has of the instances of an item's unit, one run for each of its chunks.
 
     Of n layers in c chunks, chunk k has those from ⌊n k/c⌋ to ⌊n (k + 1)/c⌋. What lives on an end of the model is
-    there, or not. A text says why there is no closed form.
+    there, or not.
     """
     pipeline, count = side.found.pipeline, monomial(item.count)
     if pipeline is None:
-        return [(sympy.S.Zero, count)]
+        return (Run((sympy.S.Zero, count), whole=True),)
     place, ranks = at[pipeline.axis], side.size(pipeline.axis)
     if found := stations(side, item):
-        here = [is_equal(place, rank) for rank, _ in found]
-        return [(sympy.S.Zero, count * sympy.Max(*here))]
+        return (Run((sympy.S.Zero, count), sympy.Max(*(is_equal(place, rank) for rank, _ in found)),
+                    whole=True),)
+    if pipeline.stages:
+        return tuple(Run((low, high), is_equal(place, rank)) for rank, low, high in _listed(side, item))
     end = chunk_ends(side, item)
-    if isinstance(end, str):
-        return end
+    if pipeline.chunks is None:
+        turn = index_of(TURN + side.suffix)
+        chunk = place + ranks * turn
+        return (Run((end(chunk), end(chunk + 1)), turn=turn, turns=side.chunks),)
     turns = [place, 2 * ranks - 1 - place] if pipeline.folded else [
-        place + ranks * turn for turn in range(pipeline.chunks or 1)]
-    return [(end(chunk), end(chunk + 1)) for chunk in turns]
+        place + ranks * turn for turn in range(pipeline.chunks)]
+    return tuple(Run((end(chunk), end(chunk + 1))) for chunk in turns)
 
 
-def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any] | str:
-    """Where the layers of a chunk begin, among the instances of an item's unit; a text says why that is not known."""
+def _listed(side: Side, item: Item) -> Iterator[tuple[int, Any, Any]]:
+    """(rank, first instance, the one after the last) of every chunk that has any, where the layers of each are said."""
+    pipeline = side.found.pipeline
+    assert pipeline is not None
+    count, before = monomial(item.count), _before(side, item)
+    one_kind = len(layers_of(side.found)) == 1
+    ranks = len(pipeline.stages) // (pipeline.chunks or 1)
+    for chunk, ends in enumerate(pairwise([0, *accumulate(pipeline.stages)])):
+        low, high = (sympy.Integer(end) if one_kind else sympy.Min(sympy.Max(end - before, 0), count) for end in ends)
+        if low != high:
+            yield pipeline.rank(chunk, ranks), low, high
+
+
+def _before(side: Side, item: Item) -> Any:
+    """The layers of the units in front of an item's."""
+    loops = layers_of(side.found)
+    units = [loop.unit for loop in loops]
+    return sum((monomial(loop.count) for loop in loops[:units.index(item.units[0])]), sympy.S.Zero)
+
+
+def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any]:
+    """Where the layers of a chunk begin, among the instances of an item's unit, if layers are spread evenly."""
     pipeline, count = side.found.pipeline, monomial(item.count)
     assert pipeline is not None
-    if pipeline.chunks is None or pipeline.stages:
-        return "the layers of its stages are said in numbers, or their chunks in a symbol: it is counted at sizes"
-    ranks = side.size(pipeline.axis)
-    counts = {loop.unit: monomial(loop.count) for loop in layers_of(side.found)}
-    units, alone = list(counts), len(pipeline.alone)
-    before = sum((counts[u] for u in units[:units.index(item.units[0])]), sympy.S.Zero)
-    every, parts = sum(counts.values(), sympy.S.Zero), ranks * pipeline.chunks - alone
+    loops, alone, before = layers_of(side.found), len(pipeline.alone), _before(side, item)
+    every = sum((monomial(loop.count) for loop in loops), sympy.S.Zero)
+    parts = side.size(pipeline.axis) * side.chunks - alone
 
     def end(chunk: Any) -> Any:
         """Where the layers of a chunk begin, among those of the unit."""
         inside = sympy.Min(sympy.Max(chunk - int(FIRST in pipeline.alone), 0), parts) if alone else chunk
         found = sympy.floor(every * inside / parts) - before
-        return sympy.Min(sympy.Max(found, 0), count) if len(units) > 1 else found
+        return sympy.Min(sympy.Max(found, 0), count) if len(loops) > 1 else found
 
     return end
+
+
+def unsaid(side: Side) -> str:
+    """Why nothing is told of a side's stages; "" if something is."""
+    pipeline = side.found.pipeline
+    if pipeline and pipeline.stages and pipeline.chunks is None:
+        return "the layers of its stages are said, and the number of their chunks is a symbol: it is counted at sizes"
+    return ""
 
 
 def is_zero(number: Any) -> Any:

@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from placealg.cost.formula import Formula
-from placealg.cost.resharding import Volumes, shortened
+from placealg.cost.resharding import Volumes
+from placealg.cost.resharding_names import Names
 from placealg.cost.resharding_stages import OLD, RANK
 from placealg.prover.resharding import Resharding
 from placealg.prover.verdict import PROVED, REFUTED
@@ -32,7 +33,8 @@ VOLUMES: Mapping[str, tuple[str, str]] = {
     "rank_reads": ("a rank reads", "at most"),
     "rank_has": ("rank has", f"what the device of number {RANK} had of what it reads"),
 }
-_LONGEST = 240
+_LONGEST = 480
+"""The most signs of a formula on the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,24 +110,26 @@ def _conditions(found: Resharding, at: int, says: Mapping[str, str]) -> list[Lin
 
 
 def _volumes(told: Page, at: int) -> list[Line]:
-    values: dict[str, int | Fraction | None] = {n: value_of(f, told.sizes) for n, f in told.volumes.items()}
-    if told.counted is not None:
+    values: dict[str, int | Fraction | None] = {n: None for n, _ in told.volumes.items()}
+    if told.counted is None:
+        values = {n: value_of(f, told.sizes) for n, f in told.volumes.items()}
+    else:
         values |= {"stored": told.counted.stored, "read": told.counted.read, "stays": told.counted.stays,
                    "moved": told.counted.moved, "rank_reads": told.counted.largest}
     scale = scale_for("bytes", values.values(), told.gib)
     head = "volumes, bytes" + (f"; values in {scale.head}" if any(v is not None for v in values.values()) else "")
     rows: list[list[Cell]] = []
-    where: dict[str, str] = {}
+    names = Names(told.found.reshard)
     for name, formula in told.volumes.items():
         if name == "rank_has" and told.volumes.stays.expr is not None:
             continue
         label, what = VOLUMES[name]
-        text, parts = _formula(formula)
-        where |= parts
-        rows.append([label, text, scaled(values[name], scale.divisor), dim(what)])
+        rows.append([label, _formula(name, formula, names), scaled(values[name], scale.divisor), dim(what)])
     lines = [line(bold(head)), *indent(table(rows, "llrl", at - 2, wrap={1: 30, 3: 20}))]
-    if where:
-        lines += indent(prose("where " + ", ".join(f"{n} = {t}" for n, t in where.items()), at - 2, "dim"))
+    if where := list(names.told()):
+        lines += indent(prose("where " + ", ".join(where), at - 2, "dim"))
+    if told.volumes.stays.note:
+        lines += indent(prose(told.volumes.stays.note, at - 2, "dim"))
     if told.counted is not None:
         text = (f"values are counted read by read, {told.counted.reads:,} reads in all; blocks are of "
                 "⌈length/n⌉, as torch.chunk cuts")
@@ -134,12 +138,14 @@ def _volumes(told: Page, at: int) -> list[Line]:
     return [*lines, *indent(prose(text, at - 2, "dim"))]
 
 
-def _formula(formula: Formula) -> tuple[str, dict[str, str]]:
-    """A formula as text, and the names that stand in it for longer parts."""
+def _formula(name: str, formula: Formula, names: Names) -> str:
+    """A formula as text, with names for its longer parts."""
     if formula.expr is None:
-        return f"— {formula.reason}", {}
-    text, parts = shortened(formula)
-    return (text, dict(parts)) if len(text) <= _LONGEST else (f"{len(text)} signs: --format json has it", {})
+        return f"— {formula.reason}"
+    if name == "moved" and len(formula.text()) > _LONGEST:
+        return "what is read, less what stays"
+    text = names.shortened(formula)
+    return text if len(text) <= _LONGEST else f"{len(text)} signs: --format json has it"
 
 
 def _layouts(told: Page, at: int) -> list[Line]:
@@ -217,7 +223,6 @@ def _spans(spans: Spans) -> str:
 def document(told: Page, timing: bool) -> dict[str, Any]:
     """The page as a JSON object."""
     found = told.found
-    sizes = dict(told.sizes)
     counted = told.counted
     return {
         "version": 1, "strategies": list(told.names), "model": found.saved.model, "verdict": str(found.verdict),
@@ -228,14 +233,23 @@ def document(told: Page, timing: bool) -> dict[str, Any]:
                              for b in found.blocks]},
         "ran": None if found.ran is None else {"equal": found.ran.equal, "observed": found.ran.observed,
                                                "sizes": [dict(s) for s in found.sizes]},
-        "volumes": {name: f.to_json(**{n: v for n, v in sizes.items() if n in f.inputs})
-                    for name, f in told.volumes.items()},
+        "volumes": {name: _leaf(name, f, told) for name, f in told.volumes.items()},
         "counted": None if counted is None else {
             name: _plain(getattr(counted, name)) for name in ("stored", "read", "stays", "moved", "largest", "reads")},
         "reads": [{"parameter": r.item.parameter, "state": r.item.value, "reader": r.reader, "source": r.source,
                    "places": {n: [list(s) for s in spans] for n, spans in r.box.items()},
                    "elements": r.elements, "bytes": _plain(_bytes(told, r))} for r in told.reads],
     }
+
+
+def _leaf(name: str, formula: Formula, told: Page) -> dict[str, Any]:
+    """A volume as JSON: its value is what is counted, where all sizes are known, as on the page."""
+    counted = told.counted
+    known = {} if counted is None else {"stored": counted.stored, "read": counted.read, "stays": counted.stays,
+                                        "moved": counted.moved, "rank_reads": counted.largest}
+    if name in known:
+        return {**formula.to_json(), "value": _plain(known[name])}
+    return formula.to_json(**{n: v for n, v in told.sizes.items() if n in formula.inputs})
 
 
 def _plain(value: Fraction | int) -> int | float:

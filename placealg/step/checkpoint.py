@@ -10,7 +10,7 @@ elements of its whole group in one row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 from itertools import product
@@ -28,6 +28,9 @@ from placealg.step.verbs import BYTES
 from placealg.step.where import LAST_RANK
 from placealg.strategy.options import LAYER
 from placealg.strategy.spec import Strategy
+
+CHUNKS = Monomial.of("v")
+"""The number of chunks of a stage, where it is a symbol."""
 
 Spans = tuple[tuple[int, int], ...]
 """Disjoint half-open intervals, in order."""
@@ -297,6 +300,8 @@ def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes
     if pipeline is None:
         return ((0, count),)
     stage, ranks = at[pipeline.axis], sizes.mesh[pipeline.axis]
+    if pipeline.chunks is None:
+        pipeline = replace(pipeline, chunks=sizes.length(CHUNKS))
     loops = [u for u in graph.units if graph.loop(u)]
     counts = {u: 1 if graph.single(u) else sizes.length(found.step.reference.unit(u).count) for u in loops}
     chunks = pipeline.layers(sum(counts.values()), ranks)

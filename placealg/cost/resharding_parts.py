@@ -1,0 +1,119 @@
+"""The part of one line of a parameter that a rank of a mesh has, in closed form, and what two of them have in common.
+
+Where sizes divide, a part is told as a share of its line: parts of all lines that are cut alike are one expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sympy
+
+from placealg.arith import Monomial
+from placealg.cost.amounts import monomial
+from placealg.cost.resharding_stages import Bounds, Side
+from placealg.step.checkpoint import ELEMENTS, Item
+
+At = Mapping[str, Any]
+"""Axis -> the coordinate of a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a rank has of a line of so many places: `size` of them, from the first to the second of `bounds`.
+
+    `shares` says that bounds are shares of the line, not places. `place` and `ranks` are there if it is one of so many
+    equal blocks of the whole line. Without `bounds` its places do not follow each other.
+    """
+
+    length: Any
+    size: Any
+    bounds: Bounds | None
+    shares: bool = False
+    place: Any = None
+    ranks: Any = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the whole line."""
+        return self.size is self.length
+
+
+def part(side: Side, item: Item, line: str, dims: tuple[str, ...], at: At) -> Part:
+    """The part of a line, which runs through these dims, that the rank at the given coordinates has."""
+    length = monomial(Monomial.product(item.dims[d] for d in dims))
+    splits = [(a, d) for a, d in item.splits.items() if d in dims]
+    cut = item.cut if line == ELEMENTS or dims == item.row_dims else ()
+    if not splits and not cut:
+        return Part(length, length, (sympy.S.Zero, length))
+    place, ranks = sympy.S.Zero, sympy.S.One
+    for axis in cut or (splits[0][0],):
+        place, ranks = place * side.size(axis) + at[axis], ranks * side.size(axis)
+    single = bool(cut) != bool(splits) and len(splits) < 2
+    told = (sympy.expand(place), ranks) if single else (None, None)
+    follow = all(d == dims[0] for _, d in splits)
+    if not side.whole_shares:
+        low, size = sympy.S.Zero, sympy.S.One
+        for number, count in [*((at[a], side.size(a)) for a, _ in splits), *([(place, ranks)] if cut else [])]:
+            size = size / count
+            low += number * size
+        return Part(length, length * size, (low, low + size) if follow else None, True, *told)
+    blocks = _blocks(side, item.dims, item.splits, at)
+    sizes = {d: blocks[d][1] - blocks[d][0] for d in dims}
+    start, end = sympy.S.Zero, sympy.prod(list(sizes.values()))
+    if cut and item.flat:
+        beside = [sympy.prod([b - a for a, b in _blocks(side, d, s, at).values()]) for d, s in item.beside]
+        start, end = _within(block((sympy.S.Zero, sympy.Add(*beside)), place, ranks),
+                             sympy.Add(*beside[:item.before]), beside[item.before])
+        told = told if len(beside) == 1 else (None, None)
+    elif cut:
+        row = sympy.prod([n for d, n in sizes.items() if d not in item.row_dims])
+        start, end = block((sympy.S.Zero, sympy.prod([sizes[d] for d in item.row_dims])), place, ranks)
+        start, end = start * row, end * row
+    before = blocks[dims[0]][0] * monomial(Monomial.product(item.dims[d] for d in dims[1:]))
+    told = told if not cut or item.flat or line != ELEMENTS else (None, None)
+    return Part(length, end - start, (before + start, before + end) if follow else None, False, *told)
+
+
+def _blocks(side: Side, dims: Mapping[str, Monomial], splits: Mapping[str, str], at: At) -> dict[str, Bounds]:
+    """The block of every dim that the axes which split it leave to a rank."""
+    found: dict[str, Bounds] = {d: (sympy.S.Zero, monomial(n)) for d, n in dims.items()}
+    for axis, dim in splits.items():
+        if dim in found:
+            found[dim] = block(found[dim], at[axis], side.size(axis))
+    return found
+
+
+def _within(bounds: Bounds, before: Any, own: Any) -> Bounds:
+    """The part of some places of a row that lies in a piece of it, as places of that piece."""
+    low, high = (sympy.Min(sympy.Max(end - before, 0), own) for end in bounds)
+    return low, high
+
+
+def block(bounds: Bounds, place: Any, ranks: Any) -> Bounds:
+    """The part of a line that belongs to one of some ranks: ⌈length/ranks⌉ places, or what is left."""
+    low, high = bounds
+    each = sympy.ceiling((high - low) / ranks)
+    return sympy.Min(low + place * each, high), sympy.Min(low + (place + 1) * each, high)
+
+
+def shared(one: Part, two: Part) -> Any:
+    """The number of places that two parts of a line have in common; a text says why it is not known."""
+    if one.whole or two.whole:
+        return two.size if one.whole else one.size
+    if one.bounds is None or two.bounds is None:
+        return "both meshes cut this parameter, one of them inside its rows: it is counted at sizes"
+    if one.shares and two.shares:
+        return one.length * common(one.bounds, two.bounds)
+    return common(*(tuple(p.length * b for b in p.bounds) if p.shares else p.bounds for p in (one, two) if p.bounds))
+
+
+@lru_cache(maxsize=4096)
+def common(one: Bounds, two: Bounds) -> Any:
+    """The number of places that two parts of a line have in common."""
+    if one == two:
+        return one[1] - one[0]
+    return sympy.Max(0, sympy.Min(one[1], two[1]) - sympy.Max(one[0], two[0]))

@@ -16,7 +16,7 @@ import sympy
 
 from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
-from placealg.cost.indices import OVER, has_index, index_of, valued
+from placealg.cost.indices import over_index, valued
 from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
@@ -47,11 +47,7 @@ def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[
     >>> expression("(dp - 1)/dp")
     (dp - 1)/dp
     """
-    def made(kind: str) -> Callable[..., Any]:
-        return lambda body, index, last: OVER[kind](
-            body(lambda n: index_of(n) if n == index else name(n)), index_of(index), last)
-
-    return parse(text, symbols, over).fold(_rational, name, {**FUNCTIONS, **{kind: made(kind) for kind in OVER}})
+    return parse(text, symbols, over).fold(_rational, name, {**FUNCTIONS, **over_index(name)})
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -158,14 +154,8 @@ class Formula:
         names = _names(expr)
         if any(n not in bound for n in names):
             return None
-        if has_index(expr):
-            exact = valued(expr, bound)
-        else:
-            found = expr.xreplace({symbol(n): _rational(bound[n]) for n in names})
-            exact = Fraction(str(sympy.Rational(found))) if found.is_finite else None
-        if exact is None:
-            return None
-        return exact.numerator if exact.denominator == 1 else exact
+        exact = valued(expr, bound)
+        return exact if exact is None or exact.denominator != 1 else exact.numerator
 
     def amounts(self, sizes: Mapping[str, Size]) -> dict[str, int | Fraction]:
         """The values of defined symbols that occur and are not bound, if `sizes` and the defaults determine them."""

@@ -119,18 +119,26 @@ def largest(body: Any, index: Any, count: Any) -> Any:
     return Largest(body, index, count - 1) if body.has(index) else body
 
 
-def has_index(expr: Any) -> bool:
-    """Whether an expression has a sum or a largest value."""
-    return bool(expr.has(*OVER.values()))
+def over_index(name: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:
+    """What makes a sum or a largest value as it is read; `name` makes the symbols other than its index."""
+    return {kind: lambda body, index, last, made=made: made(
+        body(lambda n: index_of(n) if n == index else name(n)), index_of(index), last) for kind, made in OVER.items()}
 
 
 def valued(expr: Any, sizes: Mapping[str, Fraction]) -> Fraction | None:
-    """The value of an expression at sizes; None where it divides by zero, or where that is to add up too much.
+    """The exact value at sizes; None where it divides by zero, or where that is to add up too much.
 
     >>> k = index_of("k")
     >>> valued(Sum(sympy.floor(k / 2), k, sympy.Symbol("n") - 1) + 1, {"n": Fraction(5)})
     Fraction(5, 1)
     """
+    if not expr.has(*OVER.values()):
+        found = expr.xreplace({s: sympy.Rational(sizes[s.name].numerator, sizes[s.name].denominator)
+                               for s in expr.free_symbols})
+        if not found.is_finite:
+            return None
+        number = sympy.Rational(found)
+        return Fraction(int(number.p), int(number.q))
     known = {name: int(size) if size.denominator == 1 else size for name, size in sizes.items()}
     try:
         return Fraction(_Program(expr).run(known, [0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from fractions import Fraction
 
@@ -83,7 +84,8 @@ def _of_old_mesh(error: InputError, words: list[str]) -> InputError:
         return error
     axis, _, size = word.partition("=")
     named = axis.strip() + OLD
-    return InputError(error.what.replace(axis.strip(), named, 1), where=f"--set {named}={size}")
+    what = re.sub(rf"\b{re.escape(axis.strip())}\b(?= = |')", named, error.what, count=1)
+    return InputError(what, where=f"--set {named}={size}")
 
 
 def _old_sizes(old: CommandCase) -> dict[str, Fraction]:

@@ -16,7 +16,7 @@ from placealg.cost.schedule import NO_STAGES
 from placealg.cost.schedule import assumed as of_stage
 from placealg.cost.stage import StageStep
 from placealg.cost.walk import Walk, walked
-from placealg.mesh import SYMBOLS, axis_symbol
+from placealg.mesh import PREDICTION, SYMBOLS, axis_symbol
 from placealg.placement import MEMORY_TIERS
 from placealg.step.event import dim_of
 from placealg.step.program import Step
@@ -55,11 +55,17 @@ SUMMED_IN_RINGS = ("a ring sums a gradient with its owner's part last, in n - 1 
 """The further assumptions behind the figures of a program with rings that sum gradients."""
 
 
+PREDICTS = "the model has its layers that predict later tokens (--mtp), since a stage has these alone"
+"""Said of a strategy that gives those layers a stage: it asks for a model that has them."""
+
+
 def assumed(program: Step | Walk, of_tensors: bool = True) -> tuple[str, ...]:
     """The assumptions behind the figures of a program; with `of_tensors` also those of a program of ops."""
     walk = walked(program)
     step = walk.step
     missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
+    if step.reference.pipeline and PREDICTION in step.reference.pipeline.alone:
+        missing = (PREDICTS, *missing)
     graph = step.reference.graph
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
     if _master_apart(walk):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.mesh import STAGE_ENDS
+from placealg.mesh import ALONE
 from placealg.models.graph import (
     DEPTH,
     ELEMENTS,
@@ -76,8 +76,8 @@ def _check_units(graph: Graph) -> None:
         if unit in TAKEN and unit != "loss":
             raise InputError(f"unit '{unit}': a step program calls something else so")
     for loop in graph.loops:
-        if loop.unit in STAGE_ENDS:
-            raise InputError(f"unit '{loop.unit}' is repeated: that is what the ends of a pipeline are called")
+        if loop.unit in ALONE:
+            raise InputError(f"unit '{loop.unit}' is repeated: that is what a stage of a pipeline is called")
         inside = [t.name for t in graph.tensors.values() if t.kind == "data" and unit_of(t.name) == loop.unit]
         if inside:
             raise InputError(f"data '{inside[0]}': '{loop.unit}' is repeated, and data are one for all its instances; "

@@ -10,6 +10,7 @@ from predicting import predicting, small
 
 from placealg.check.prove import prove
 from placealg.cost.communication import communication
+from placealg.cost.document import PREDICTS, assumed
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
@@ -74,6 +75,10 @@ def test_no_parameter_is_lost_and_a_checkpoint_calls_them_as_before() -> None:
     assert {p.name for p in apart.parameters} ^ {p.name for p in model.parameters} == {
         "head.norm.weight", "mtp1.head.norm.weight"}
     assert apart.names["mtp1.head.norm.weight"] == "model.norm.weight"
+
+
+def test_a_page_says_that_the_model_has_these_layers() -> None:
+    assert [PREDICTS in assumed(step_of("pp_1f1b", alone=alone)) for alone in (PREDICTING, ("last",))] == [True, False]
 
 
 MESSAGES = [e.path for e in step_of("pp_1f1b").events if e.verb in ("send", "recv")]

@@ -457,8 +457,8 @@ def named(unit: str = "layer", gate: str = "data.gate", before: str = "embedding
 
 
 @pytest.mark.parametrize(("names", "says"), [
-    *(({"unit": name}, f"unit '{name}' is repeated: that is what the ends of a pipeline are called")
-      for name in ("first", "last")),
+    *(({"unit": name}, f"unit '{name}' is repeated: that is what a stage of a pipeline is called")
+      for name in ("first", "prediction", "last")),
     *(({at: name}, f"unit '{name}': a step program calls something else so") for at in ("unit", "before")
       for name in ("rng", "step", "norm", "activation")),
     ({"gate": "layer.gate"}, "data 'layer.gate': 'layer' is repeated, and data are one for all its instances; a name "

@@ -18,7 +18,7 @@ import sympy
 from placealg.arith import ONE, Monomial
 from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.bounds import factored
-from placealg.cost.formula import Formula, expression, symbol
+from placealg.cost.formula import Formula, expression
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, local
 from placealg.cost.tensors import batch_axes, entering, touches
@@ -361,11 +361,11 @@ def written(amounts: Amounts, picture: Picture) -> Any:
 
 def collected(terms: Iterable[Any]) -> Any:
     """A sum of expressions, factored by kind of layer: the terms of each kind together, then the rest."""
-    layered: dict[frozenset[str], Any] = {}
+    layered: dict[frozenset[str], list[Any]] = {}
     for term in terms:
-        kind = frozenset(name for name in _LAYERS if term.has(symbol(name)))
-        layered[kind] = layered.get(kind, sympy.S.Zero) + term
-    return sum((sympy.factor_terms(part) for part in layered.values()), sympy.S.Zero)
+        names = {s.name for s in term.free_symbols}
+        layered.setdefault(frozenset(names.intersection(_LAYERS)), []).append(term)
+    return sympy.Add(*(sympy.factor_terms(sympy.Add(*parts)) for parts in layered.values()))
 
 
 def _uses(storage: Storage, walked: tuple[Touch, ...], start: int) -> dict[str, tuple[str, ...]]:

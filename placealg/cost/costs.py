@@ -110,6 +110,11 @@ class Costs:
         """The activations kept and the volumes sent, region by region."""
         return rows_by_region(self.walk, self.kept, self.communication)
 
+    @property
+    def bubble(self) -> Formula:
+        """The idle share of a stage, over the time in which it works; none without a pipeline."""
+        return self.schedule.bubble if self.schedule else Formula.none("1", NO_STAGES)
+
     @cached_property
     def figures(self) -> dict[str, Formula]:
         """Path -> formula; an event has its own path, a region its name."""

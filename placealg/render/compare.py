@@ -37,7 +37,7 @@ def _of_pipelines(every: Sequence[Compared]) -> list[dict[str, Formula]]:
     """What is compared of each, with the bubble where one of them has a pipeline."""
     if not any(c.costs.schedule for c in every):
         return [c.quantities() for c in every]
-    return [{**c.quantities(), "bubble": c.costs.figures["schedule.bubble"]} for c in every]
+    return [{**c.quantities(), "bubble": c.costs.bubble} for c in every]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,32 @@ def test_what_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert says in wrong_with(Hostile(("list",)), tmp_path)
 
 
+def test_a_search_that_takes_long_is_interrupted_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends at an interrupt with its own exit code; one that goes on, or any other command, takes too long."""
+    import hostile
+
+    def forever(words: list[str]) -> int:
+        while True:
+            pass
+
+    def ends(words: list[str]) -> int:
+        try:
+            return forever(words)
+        except KeyboardInterrupt:
+            return 130
+
+    def goes_on(words: list[str]) -> int:
+        return ends(words) and forever(words)
+
+    monkeypatch.setattr(hostile, "SECONDS", 0.01)
+    monkeypatch.setattr(hostile, "ENDING", 0.01)
+    monkeypatch.chdir(tmp_path)
+    for does, words, says in ((ends, "search", ""), (goes_on, "search", "to end"), (forever, "list", "more than"),
+                              (lambda _: 130, "search", "code 130")):
+        monkeypatch.setattr("placealg.cli.main", does)
+        assert says in (found := wrong_with(Hostile((words,)), tmp_path)) and bool(says) == bool(found)
+
+
 def test_the_same_seed_gives_the_same_inputs() -> None:
     import random
 

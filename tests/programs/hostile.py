@@ -34,6 +34,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS, BYTES = 20, 2**30
 """What one input may take: of processor time, and of memory."""
 
+ENDING = 2
+"""The seconds in which a search that is interrupted ends."""
+
 MAY_FAIL = ("prove", "fit", "diff", "compare", "simulate", "reshard", "museum", "explain", "recheck", "search", "watch",
             "conform", "check-torch")
 """The commands for which 1 is an exit code; of the others it would be a wrong one."""
@@ -263,8 +266,22 @@ class OverTime(BaseException):
     """An input has taken its seconds; no handler of errors below may stop it."""
 
 
-def _ring(number: int, frame: FrameType | None) -> None:
-    raise OverTime
+class Clock:
+    """What happens when an input has taken its seconds: a search is interrupted, and has to end; others are ended.
+
+    A search of a whole space is asked for minutes of work, and its user ends it with Ctrl-C.
+    """
+
+    def __init__(self, searching: bool) -> None:
+        self.searching, self.interrupted = searching, False
+
+    def ring(self, number: int, frame: FrameType | None) -> None:
+        """The seconds are over."""
+        if not self.searching or self.interrupted:
+            raise OverTime
+        self.interrupted = True
+        signal.setitimer(signal.ITIMER_VIRTUAL, ENDING)
+        raise KeyboardInterrupt
 
 
 def _solvers() -> tuple[float, int]:
@@ -294,19 +311,21 @@ def wrong_with(hostile: Hostile, folder: Path) -> str:
     is emptied.
     """
     from placealg.cli import main
+    from placealg.cli.terminal import INTERRUPTED
 
     for name, text in hostile.files:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(text)
     out, err = io.StringIO(), io.StringIO()
     before, solver_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, _solvers()
-    old = signal.signal(signal.SIGVTALRM, _ring)
+    clock = Clock(hostile.words[:1] == ("search",))
+    old = signal.signal(signal.SIGVTALRM, clock.ring)
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
         with redirect_stdout(out), redirect_stderr(err):
             code = main(list(hostile.words))
     except OverTime:
-        return f"takes more than {SECONDS} s"
+        return f"takes {ENDING} s to end" if clock.interrupted else f"takes more than {SECONDS} s"
     except Ended:
         raise
     except BaseException:
@@ -317,7 +336,7 @@ def wrong_with(hostile: Hostile, folder: Path) -> str:
         _emptied(folder)
     grown, solver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, _solvers()
     said = [line for line in err.getvalue().splitlines() if not any(note in line for note in NOTES)]
-    if code not in (0, 1, 2, 3):
+    if code not in ((INTERRUPTED,) if clock.interrupted else (0, 1, 2, 3)):
         return f"exit code {code}"
     if "Traceback" in out.getvalue() + err.getvalue():
         return f"prints a traceback: {err.getvalue()[-400:]}"

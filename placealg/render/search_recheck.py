@@ -29,7 +29,8 @@ def rechecked_search(found: RecheckedSearch, path: str, width: int) -> list[Line
 
 def _claim(said: Any) -> str:
     winner, asked = said["winner"], said["question"]
-    where = f"{asked['model']} on {number(asked['devices'])} devices, {number(len(said['strategies']))} strategies"
+    every = number(len(said["strategies"]) + len(said["pruned"]))
+    where = f"{asked['model']} on {number(asked['devices'])} devices, {every} strategies"
     if winner is None:
         return f"{where}, none fits"
     sizes = " ".join(f"{n}={v}" for n, v in winner["sizes"].items() if not n.endswith("_in_node"))
@@ -47,6 +48,10 @@ def _rows(found: RecheckedSearch) -> list[list[Cell]]:
         need, bound, about = (float(Fraction(winner[name])) for name in ("need", "bound", "estimate"))
         rows += [[line(*ok, "winner"), f"needs {need / 10**9:.3f} GB, takes at least {bound:.4g} s, about "
                   f"{about:.4g} s, by the formulas of its stages too"],
-                 [line(*ok, "proof"), f"{winner['verdict']} {winner['class'] or ''}".rstrip() + ", proved again"],
-                 [line(*ok, "bound"), f"nothing takes less than {float(Fraction(said['least_bound'])):.4g} s"]]
+                 [line(*ok, "proof"), f"{winner['verdict']} {winner['class'] or ''}".rstrip() + ", proved again"]]
+    if said["pruned"]:
+        rows.append([line(*ok, "left out"), f"{number(len(said['pruned']))} strategies, every layout of which is worse "
+                     "by its bound, in fractions"])
+    elif said["least_bound"] is not None:
+        rows.append([line(*ok, "bound"), f"nothing takes less than {float(Fraction(said['least_bound'])):.4g} s"])
     return rows

@@ -141,6 +141,19 @@ def test_no_order_of_a_pipeline_waits_less_than_its_bound(order: str) -> None:
     assert bound is not None and found.near is not None and bound.least <= found.near[1][1].min()
 
 
+def test_the_command_certifies_a_search_that_left_strategies_out(placealg: Callable[..., Outcome], tmp_path: Path
+                                                                  ) -> None:
+    file = tmp_path / "best.json"
+    told = placealg("search", "gpt2", "--batch", "64", "--set", "s=1024", "--no-cache", "--only",
+                    "zero1,zero1[*]recompute_full", "--devices", "8", "--machine", "h100", "--best-alone",
+                    "--certificate", str(file))
+    assert told.code == 0, told.err
+    told = placealg("recheck", str(file))
+    said = " ".join(told.out.split())
+    assert told.code == 0 and "2 strategies, the best by estimate is zero1" in said, told.out + told.err
+    assert "left out 1 strategies, every layout of which is worse" in said and "nothing takes less" not in said
+
+
 def test_the_page_says_what_was_saved(placealg: Callable[..., Outcome]) -> None:
     words = ("search", "gpt2", "--batch", "64", "--set", "s=1024", "--no-cache", "--only",
              "zero1,zero1[*]recompute_full", "--devices", "8", "--machine", "h100", "--best-alone")

@@ -31,7 +31,7 @@ CASES = [("zero3*tp_sp", "gpt2"), ("zero1*pp_interleaved*recompute_selective", "
          ("hsdp*offload_optimizer", "gpt2")]
 MORE = [(text, model) for entry in catalogue().values() for model in shipped()
         for text in (entry.name, f"zero1*{entry.name}*recompute_full")
-        if not {"dp", "dp_shard"} & set(entry.axes) or text == entry.name]
+        if text == entry.name or not ({"dp", "dp_shard"} & set(entry.axes) or "recompute" in entry.name)]
 
 
 def question_of(strategy: str, model: str, rng: random.Random) -> Question:

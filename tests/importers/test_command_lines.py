@@ -118,6 +118,24 @@ def test_no_flag_is_passed_over(at: int, what: str) -> None:
     assert told([*ARGV[:at], *new, *ARGV[end:]]) != told(ARGV)
 
 
+def test_a_fraction_of_the_optimizer_state_on_the_host_is_a_share_of_the_layers() -> None:
+    words = [*ARGV, "--optimizer-cpu-offload", "--optimizer-offload-fraction"]
+    found = {part: read_words([*words, part], Options()).strategy for part in ("0.5", "1.0")}
+    assert [str(strategy.share_away) for strategy in found.values()] == ["1/2", "0"]
+    assert {strategy.tier("optimizer") for strategy in found.values()} == {"host"}
+
+
+@pytest.mark.parametrize(("ratio", "share"), [("0.3", "3/10"), ("1.0", "0"), ("0.0", "")])
+def test_a_ratio_of_offloaded_sub_groups_is_a_share_of_the_layers(ratio: str, share: str) -> None:
+    text = ('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", '
+            f'"ratio": {ratio}}}}}}}')
+    if share:
+        assert str(reading_of(text, "ds.json", Options()).strategy.share_away) == share
+    else:
+        with pytest.raises(InputError, match="no sub-group's optimizer state is on the host; leave offload_optimizer"):
+            reading_of(text, "ds.json", Options())
+
+
 @pytest.mark.parametrize(("flags", "said"), [
     ("--tensor-model-parallel-sze 2", "did you mean 'tensor-model-parallel-size'"),
     ("--use-dpp", "'use-dpp' is no known key"),

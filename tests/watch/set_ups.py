@@ -625,7 +625,7 @@ WRONG: Mapping[str, SetUp] = {
     "megatron: norms not reduced": wrong(hand.NormsApart, BOTH, "dp*tp_sp", "axes", ratio="1/tp", m=1),
     **{f"megatron: {what}": wrong(kind, BOTH, "dp*tp_sp", differs, "", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.WRONG.items()},
-    "megatron: summed again in every microbatch": wrong(hand.Again, BOTH, "dp*tp_sp", "axes"),
+    "megatron: summed again in every microbatch": wrong(hand.Again, BOTH, "dp*tp_sp", "axes", ""),
     "hsdp: norm over the replicas": wrong(HsdpOtherNorm, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
                                           "norm", "", m=1, clip=True),
     "fsdp2: written through numpy": wrong(FsdpBehind, DP, "zero3", "", "", verdict="UNSEEN", m=1),

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from placealg.errors import InputError
 from placealg.watch.recorder.observe import Watched
-from placealg.watch.recorder.parameters import local, plain_name
+from placealg.watch.recorder.parameters import first_place, local, plain_name
 from placealg.watch.recorder.parts import Parts, parts_of
 from placealg.watch.recorder.places import copied, held, place_of
 from placealg.watch.seen import CLIPPED, SECOND, UNCLIPPED, Probe, Weight
@@ -86,8 +86,8 @@ def weigh(step: Callable[[], object], model: nn.Module | Sequence[nn.Module], re
         apart = copied(watched.parameters, places, wholes)
         grads = gradients(step, watched.parameters, factor)
         parts = parts_of(reference.model, reference.losses, reference.batch, ranks)
-        weights = tuple(weight(n, grads[n], place, parts) if grads else Weight(
-            n, note="what the optimizer reads is a copy's gradient") for n, place in places.items())
+        weights = tuple(weight(n, grads[n], place, parts) if n in grads else Weight(
+            n, note="no copy of it is updated here, or its numbers do not tell which") for n, place in places.items())
         found.append(Probe(name, parts.norm * factor, weights, apart, reference.clip))
     return tuple(found)
 
@@ -106,6 +106,7 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
             for each in trained:
                 if each.grad is not None:
                     copies.append(local(each.grad).detach().div_(factor))
+                    read.update(of_copy(each, copies[-1], parameters))
             return
         for name, parameter in parameters.items():
             if read.get(name) is None:
@@ -123,6 +124,28 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
     if not read and not copies:
         raise InputError("the step never called an optimizer: a training step ends with optimizer.step()")
     return read
+
+
+def of_copy(copy: Tensor, grad: Tensor, parameters: Mapping[str, Tensor]) -> dict[str, Read]:
+    """What the optimizer reads of each parameter of which a copy has elements: which these are, their numbers say.
+
+    A parameter with a number that stands twice anywhere is left out.
+    """
+    every = {name: local(p).detach().flatten() for name, p in parameters.items()}
+    numbers, order = torch.cat(list(every.values())).sort()
+    twice = torch.zeros(numbers.numel(), dtype=torch.bool)
+    twice[1:] = numbers[1:] == numbers[:-1]
+    twice[:-1] |= twice[1:].clone()
+    mine, read = local(copy).detach().flatten(), grad.flatten()
+    at = torch.searchsorted(numbers, mine).clamp(max=numbers.numel() - 1)
+    whose, first, found = torch.where(numbers[at] == mine, order[at], -1), 0, {}
+    for name, values in every.items():
+        here = (whose >= first) & (whose < first + values.numel())
+        unclear = bool(twice[(order >= first) & (order < first + values.numel())].any())
+        if bool(here.any()) and not unclear:
+            found[name] = read[here].clone(), whose[here] - first + first_place(parameters[name])
+        first += values.numel()
+    return found
 
 
 def _own(grad: Tensor, parameter: Tensor) -> Tensor | None:

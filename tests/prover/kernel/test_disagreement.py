@@ -6,7 +6,7 @@ What it rejects of what the prover proves, and what is outside of its language, 
 from __future__ import annotations
 
 import pytest
-from kernel_mutants import BEGUN, KINDS, STRATEGIES, Count, counted, program, table
+from kernel_mutants import BEGIN, BEGUN, END, KINDS, PAGE, STRATEGIES, Count, counted, program, table, title
 
 import placealg as pa
 from placealg.check.kernel import Kernel, kernel
@@ -50,6 +50,14 @@ def test_what_is_rejected_without_a_known_cause_is_found() -> None:
     doubled = [m for m in KINDS["doublings"](program("dp")) if m.events[0].path == "init.layer.weight.broadcast[dp]"]
     assert counted("dp", doubled, rejects).wrong == [
         "dp: double init.layer.weight.broadcast[dp]: not accepted, but PROVED"]
+
+
+def test_the_page_has_the_programs_of_the_family_and_names_no_fault() -> None:
+    _, _, text = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    told = text.partition(END)[0].strip().splitlines()
+    family = [s for s in STRATEGIES if "|" not in s]
+    assert [s for s in family if not any(line.startswith(f"| {title(s)} |") for line in told)] == []
+    assert told[-1].endswith("no known cause: none.")
 
 
 def test_the_table_counts_by_program_and_by_cause() -> None:

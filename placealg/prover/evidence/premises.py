@@ -31,10 +31,10 @@ def premises(step: Step, assertions: list[Any]) -> list[Any]:
             *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]
 
 
-def ask(step: Step, assertions: Iterable[Any]) -> Reply:
+def ask(step: Step, assertions: Iterable[Any], model: bool = True) -> Reply:
     """The solver's answer, under the premises of every constant that the assertions mention."""
     listed = list(assertions)
-    return PROCESS.ask([*premises(step, listed), *listed])
+    return PROCESS.ask([*premises(step, listed), *listed], model=model)
 
 
 def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:

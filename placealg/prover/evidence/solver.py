@@ -52,7 +52,7 @@ class Reply:
     proof: Proof | None = None
 
 
-Solve = Callable[[str, int], Reply]
+Solve = Callable[..., Reply]
 """SMT-LIB 2 text and a resource limit -> the answer."""
 
 
@@ -68,20 +68,20 @@ def text_of(assertions: Iterable[Any]) -> str:
     return str(solver.to_smt2())
 
 
-def z3_answer(text: str, limit: int) -> Reply:
-    """Z3's answer, in this process; raises Z3Exception on text that it cannot read.
+def z3_answer(text: str, limit: int, model: bool = True) -> Reply:
+    """Z3's answer, in this process; raises Z3Exception on text that it cannot read. Without `model`, sat has none.
 
     Most queries of a proof are small and have no model. Z3's core alone says so in a tenth of the time that a context
-    with all of Z3's tactics takes to begin. Any other answer than unsat is asked again, in a context of its own: that
-    keeps a model, and `unknown`, from depending on what was asked before.
+    with all of Z3's tactics takes to begin. Where a model is asked for, or the core does not know, the query is asked
+    again in a context of its own: that keeps a model, and `unknown`, from depending on what was asked before.
     """
     if z3.get_version()[:2] < OLDEST_Z3:
         return Reply(UNKNOWN, {}, f"{versions()} is too old: {'.'.join(map(str, OLDEST_Z3))} or later is needed")
     first = z3.SimpleSolver(ctx=_core())
     first.set("rlimit", min(limit, _FIRST_TRY))
     first.from_string(text)
-    if first.check() == z3.unsat:
-        return Reply(UNSAT, rlimit=_used(first))
+    if (said := first.check()) == z3.unsat or (said == z3.sat and not model):
+        return Reply(UNSAT if said == z3.unsat else SAT, rlimit=_used(first))
     solver = z3.Solver(ctx=z3.Context())
     solver.set("rlimit", limit)
     solver.set("random_seed", SEED)
@@ -89,8 +89,8 @@ def z3_answer(text: str, limit: int) -> Reply:
     status = solver.check()
     used = _used(solver)
     if status == z3.sat:
-        model = solver.model()
-        ints = {d.name(): model[d].as_long() for d in model.decls() if z3.is_int_value(model[d])}
+        found = solver.model()
+        ints = {d.name(): found[d].as_long() for d in found.decls() if z3.is_int_value(found[d])}
         return Reply(SAT, ints, "", used)
     return Reply(UNSAT if status == z3.unsat else UNKNOWN, {}, solver.reason_unknown(), used)
 
@@ -124,11 +124,11 @@ def _serve(connection: Connection, theirs: Connection | None, solve: Solve) -> N
     _limit_memory()
     while True:
         try:
-            text, limit = connection.recv()
+            query = connection.recv()
         except EOFError:
             return
         try:
-            connection.send(solve(text, limit))
+            connection.send(solve(*query))
         except MemoryError:
             connection.send(Reply(UNKNOWN, {}, "the solver ran out of memory"))
         except Exception as error:
@@ -153,18 +153,20 @@ class SolverProcess:
         self._process: Any = None
         self._connection: Connection | None = None
 
-    def ask(self, assertions: Iterable[Any], *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Reply:
-        """Whether the assertions have a model."""
-        return self.ask_text(text_of(assertions), limit=limit, seconds=seconds)
+    def ask(self, assertions: Iterable[Any], *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS,
+            model: bool = True) -> Reply:
+        """Whether the assertions have a model, and which; Z3 alone can be asked without `model`, and is faster then."""
+        return self.ask_text(text_of(assertions), limit=limit, seconds=seconds, model=model)
 
-    def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS) -> Reply:
+    def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS,
+                 model: bool = True) -> Reply:
         """The same as `ask`, for SMT-LIB 2 text."""
         try:
             connection = self._start()
         except OSError as error:
             return Reply(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
         try:
-            connection.send((text, limit))
+            connection.send((text, limit) if model else (text, limit, False))
             if not connection.poll(seconds):
                 self.stop()
                 return Reply(UNKNOWN, {}, f"the solver was stopped after {seconds:g} s")

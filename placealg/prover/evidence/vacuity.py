@@ -59,7 +59,7 @@ def vacuity(step: Step) -> Verdict:
     questions, reason, numbers = occurrences(step), "", vacuity_sizes(step)
     for number in numbers:
         *pinned, together = occurring(step, number)
-        answer = ask(step, [*pinned, together])
+        answer = ask(step, [*pinned, together], model=False)
         if answer.status == UNSAT:
             failed = next((text for text, q in questions.items() if ask(step, [*pinned, q]).status != SAT), "")
             reason = f"{failed or 'the premises have no common model'} at sizes {number}"

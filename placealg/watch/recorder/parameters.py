@@ -39,10 +39,8 @@ def split_over(parameter: Any) -> tuple[int, ...]:
 
 
 def plain_name(name: str) -> str:
-    """A parameter's name without what wrappers add.
-
-    >>> plain_name("module.layers.0._fsdp_wrapped_module.norm.weight")
-    'layers.0.norm.weight'
+    """A parameter's name without what wrappers add: "module.layers.0._fsdp_wrapped_module.norm.weight" is that of
+    "layers.0.norm.weight".
     """
     parts = [p for p in name.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")]
     return ".".join(parts[1:] if parts[0] == "module" else parts)

@@ -291,7 +291,7 @@ def test_nothing_is_proved_of_a_program_that_cannot_run(clauses: tuple[tuple[Cla
 
 def test_premises_whose_model_is_not_found_are_open() -> None:
     def answer(status: str, reason: str) -> Any:
-        return patch.object(vacuity, "ask", lambda *_: Reply(status, {}, reason))
+        return patch.object(vacuity, "ask", lambda *_, **__: Reply(status, {}, reason))
     with answer(UNKNOWN, "too hard"):
         found = vacuity.vacuity(STEP)
     assert (found.verdict, found.reason) == (UNDECIDED, "no model of the premises was found at sizes 3: too hard")

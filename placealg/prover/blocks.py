@@ -70,7 +70,7 @@ def blocks(each_of: Each = rounded_up) -> Lemma:
     has_none = and_(owner * each + inside == place, inside >= 0, inside < each, owner >= ranks)
     empty = each <= 0
     has_two = and_(owner * each <= place, place < (owner + 1) * each, other * each <= place,
-                     place < (other + 1) * each, owner < other)
+                   place < (other + 1) * each, owner < other)
     return _asked("blocks", "every place of a line that is cut into blocks of ⌈length/n⌉ has exactly one owner",
                   known, empty, has_none, has_two)
 
@@ -94,7 +94,7 @@ def rows() -> Lemma:
     return _asked("rows", "elements of two dims that are laid out in one row have different places in it", known,
                   and_(row * width + column == other_row * width + other_column, row < other_row),
                   and_(row == other_row, row * width + column == other_row * width + other_column,
-                         column != other_column))
+                       column != other_column))
 
 
 def _asked(name: str, statement: str, known: list[Any], *failures: Any) -> Lemma:

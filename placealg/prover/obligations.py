@@ -261,7 +261,7 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
                 right = condition(update)
                 of = correct.on_ranks(lambda flag: right if flag == update.flag else z3.BoolVal(True))
                 seen = or_([and_(correct.wrong_read(read, of), well)
-                              for read, well in zip(shown, trusted(), strict=True)])
+                            for read, well in zip(shown, trusted(), strict=True)])
                 return Failure(name, update.event, seen, WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
             found.add(name, (name, update, shown, run.whole), run.case, failure)

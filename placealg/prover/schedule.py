@@ -179,14 +179,14 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
 
     clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
     early = or_(*(and_(guard, when(phase, i, k) <= when(needed, stage, k))
-                    for phase, guard, needed, stage in _needed(p, i)))
+                  for phase, guard, needed, stage in _needed(p, i)))
     before = {"forward": (("forward", k - 1), ("backward", k - started - 1)),
               "backward": (("forward", k + started), ("backward", k - 1), ("forward", m - 1))}
     idle = or_(*(and_(or_(i > 0, k > 0) if phase == "forward" else z3.BoolVal(True), *(
         not_(and_(guard, when(phase, i, k) == when(needed, stage, k) + 1))
         for waits, guard, needed, stage in _needed(p, i) if waits == phase), *(
         not_(and_(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
-                      when(phase, i, k) == when(other, i, number) + 1))
+                  when(phase, i, k) == when(other, i, number) + 1))
         for other, number in before[phase])) for phase in _PHASES))
     ends = 2 * (m + term(IDLE, p=p))
     late = or_(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
@@ -234,8 +234,8 @@ _PHASES = ("forward", "backward")
 def _out_of_order(where: Callable[[str, Any], Any], when: Callable[[str, Any], Any], n: Any, k: Any) -> Any:
     """The formula that the n-th item of a phase comes before the k-th of another, and does not start before it."""
     return or_(*(and_(where(one, n) <= where(other, k), when(other, k) <= when(one, n),
-                          z3.BoolVal(True) if one != other else n != k)
-                   for one in _PHASES for other in _PHASES))
+                      z3.BoolVal(True) if one != other else n != k)
+                 for one in _PHASES for other in _PHASES))
 
 
 def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:

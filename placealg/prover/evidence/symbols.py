@@ -140,7 +140,7 @@ def equals(terms: Iterable[Term], want: Monomial) -> Bool:
     listed = list(terms)
     ours, theirs = _denominator(t.coefficient for t in listed), _denominator([want])
     divides = [z3.Implies(indicator(t), and_([symbol(n) >= 1 for n, p in t.coefficient.powers
-                                                if p < 0 and count_cell(n) is not None])) for t in listed]
+                                              if p < 0 and count_cell(n) is not None])) for t in listed]
     got = z3.Sum([z3.IntVal(0), *(z3.If(indicator(t), product(t.coefficient * ours), z3.IntVal(0)) for t in listed)])
     return and_(got * product(theirs) == product(want * theirs) * product(ours), *divides)
 

@@ -50,7 +50,7 @@ def occurring(step: Step, number: int) -> list[Any]:
     axes, unrolled = step.reference.mesh.names, step.reference.unrolled
     pinned = [symbols.size(a) == unrolled.get(a, number) for a in (*axes, symbols.MICROBATCH)]
     return [*pinned, and_([correct.on_rank(q, {a: example(k) for a in axes})
-                             for k, q in enumerate(occurrences(step).values())])]
+                           for k, q in enumerate(occurrences(step).values())])]
 
 
 def vacuity(step: Step) -> Verdict:

@@ -93,7 +93,7 @@ def _forward(demand: Demand) -> Failure:
 def _exact(demand: Demand) -> Any:
     """Every contribution counts once, on a defined value."""
     return and_([z3.BoolVal(False) if value.garbage else
-                   and_(symbols.conjunction(value.sides), symbols.equals(value.terms, ONE)) for value in demand.held])
+                 and_(symbols.conjunction(value.sides), symbols.equals(value.terms, ONE)) for value in demand.held])
 
 
 def _random(found: Obligations, step: Step, flows: Flows) -> None:

@@ -198,28 +198,24 @@ def test_a_step_is_the_same_at_every_size(ranks: int) -> None:
     assert told.good, [d.says for d in told.comparison.differences]
 
 
-class Met(frozenset[str]):
+class Remembering:
     """A table that remembers which of its entries were looked up."""
 
     met: set[str]
 
     def __contains__(self, op: object) -> bool:
-        found = super().__contains__(op)
+        found = super().__contains__(op)  # type: ignore[misc]  # of the table that stands behind this class
         if found:
             self.met.add(str(op))
-        return found
+        return bool(found)
 
 
-class MetBy(dict[str, Any]):
-    """The same of a table with values."""
+class Met(Remembering, frozenset[str]):
+    """A table of names alone."""
 
-    met: set[str]
 
-    def __contains__(self, op: object) -> bool:
-        found = super().__contains__(op)
-        if found:
-            self.met.add(str(op))
-        return found
+class MetBy(Remembering, dict[str, Any]):
+    """A table with values."""
 
 
 def blinded(name: str, rank: int) -> list[tuple[str, str]]:

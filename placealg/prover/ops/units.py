@@ -121,7 +121,7 @@ class _Units:
         ready = None if kept is None or arriving is None else kept | arriving
         self.run(event, ready)
         _keep(self.gradients, op.inputs[0], ready, event)
-        where = _pairs(event) | (ready or frozenset())
+        where = among(event) | (ready or frozenset())
         terms = (Term(Monomial.of(SEED), FrozenMap({a: UNIT for a in self.reference.data_axes})),)
         held = Value(() if ready is None else terms, sides=stands_at(where), garbage=ready is None)
         for k, name in enumerate(op.inputs[1:], 1):
@@ -131,7 +131,7 @@ class _Units:
     def run(self, event: Event, ready: Pairs | None) -> None:
         """Record that a unit or a loss ran, and where its inputs were computed."""
         unit = event.unit if event.value == "loss" else unit_of(event.tensor)
-        self.ran.setdefault((event.phase, unit), []).append((event.path, None if ready is None else _pairs(event)))
+        self.ran.setdefault((event.phase, unit), []).append((event.path, None if ready is None else among(event)))
 
     def demands(self, position: str) -> Iterator[Demand]:
         """The demands that every unit and every loss runs, forward and backward, after its inputs, on every rank."""
@@ -149,9 +149,4 @@ def _keep(held: dict[str, Pairs], name: str, ready: Pairs | None, event: Event) 
     if ready is None:
         held.pop(name, None)
     else:
-        held[name] = ready | _pairs(event)
-
-
-def _pairs(event: Event) -> Pairs:
-    """The ranks of a `where`; coordinate 0 owns what has no elements."""
-    return among(event)
+        held[name] = ready | among(event)

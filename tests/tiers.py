@@ -22,8 +22,12 @@ import pytest
 LISTED = Path(__file__).with_name("slow_cases.txt")
 MEASURED = Path(__file__).resolve().parent.parent / "build" / "case_seconds.tsv"
 EACH, ALONE = 0.4, 1.0
-KEPT = ("tests/differential/test_random_", "tests/differential/test_differential.py")
-"""Beginnings of cases that stay whatever they cost: few random programs each, on which the engines must agree."""
+KEPT = ("tests/differential/test_random_", "tests/differential/test_differential.py",
+        "tests/configurations/test_pruning.py::test_the_command_certifies_a_search_that_left_strategies_out",
+        "tests/configurations/test_pruning.py::test_no_order_of_a_pipeline_waits_less_than_its_bound[pp_zb_v]",
+        "tests/watch/test_conform.py::test_types_that_differ_are_entries_of_the_strategy")
+"""Beginnings of cases that stay whatever they cost: few random programs each, on which the engines must agree, and
+cases that alone hold what they test, such as a fault that was on main."""
 PLANTED = Path(__file__).with_name("mutation") / "planted_faults.txt"
 """Its cases stay, too: each is the one that catches a planted fault."""
 

@@ -23,6 +23,8 @@ from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.models.transformer import gpt
 from placealg.prover.examine import examine
+from placealg.prover.ops.findings import FailureKind
+from placealg.prover.ops.flow import Flows
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.simulator.setting import fitting_microbatches
@@ -128,6 +130,13 @@ def test_deepseek_v3_is_proved_as_megatron_lays_it_out() -> None:
 def test_no_message_may_be_left_out(path: str) -> None:
     broken = edit(small_step(), {"drop": path.replace("norm.", "")})
     assert REFUTED in {v.verdict for v in examine(broken).verdicts} and not ran(broken, 3)
+
+
+def test_what_no_later_stage_receives_is_told_of_its_sender() -> None:
+    """Nobody sends behind the layer that predicts, so that no later send finds what is left over."""
+    told = Flows(edit(small_step(), {"double": "forward.mtp1.out.send[pp]"})).at("only")
+    assert [d.event for d in told.demands if d.kind == FailureKind.UNRECEIVED] == ["forward.mtp1.out.send[pp]#2"]
+    assert not [d for d in Flows(small_step()).at("only").demands if d.kind == FailureKind.UNRECEIVED]
 
 
 @pytest.mark.some(2)

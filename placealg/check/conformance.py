@@ -90,6 +90,8 @@ def nearest(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     for tables, settings in readings(strategy, seen):
         meant = overlay(strategy, tables) if tables else strategy
         comparison = compare(program(meant, model, edits), model, seen, names, types_of(meant))
+        if "loss" in tables and not (comparison.loss_seen or comparison.measured.good):
+            continue  # another divisor of the loss is read off what was seen of it, never off what was not
         if chosen is None or _weight(comparison) < _weight(chosen[0]):
             chosen = comparison, settings, meant
         if comparison.matched:
@@ -172,7 +174,8 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
     count = max(seen.microbatches, 1)
     words.append(f"{count} microbatch{'es' if count > 1 else ''}")
     yield tables, tuple(words)
-    if "microbatch_mean" not in (strategy.tables.get("schedule") or {}) and count > 1:
+    meant = "microbatch" not in (strategy.loss()["count_axes"] or ())  # a mean over microbatches is taken somewhere
+    if meant and "microbatch_mean" not in (strategy.tables.get("schedule") or {}) and count > 1:
         yield ({**tables, "schedule": {"microbatch_mean": "gradients"}},
                (*words, "the mean over microbatches is taken of the gradients"))
     if "preset" not in (strategy.tables.get("loss") or {}):

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placealg.check import conformance
-from placealg.check.conformance import judge
+from placealg.check.conformance import judge, nearest
 from placealg.check.kernel import Kernel
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
@@ -249,6 +249,31 @@ def test_what_a_strategy_says_of_no_type_is_not_compared() -> None:
     case = read_case("zero3", GPT, ())
     told = judge(case.strategy, case.model, seen_in("fsdp2_mixed"))
     assert told.verdict == CONFORMS
+
+
+def test_another_divisor_of_the_loss_is_not_read_off_a_loss_that_was_not_seen() -> None:
+    """Gradients that are summed where a mean is meant fit a loss over all tokens: unless the loss was seen to be one."""
+    case, seen = read_case("dp", GPT, ()), seen_in("by_hand")
+    whole = seen.mesh["dp"]  # the mean over microbatches was taken of the loss
+
+    def summed(rank: RankSeen, **seeds: Any) -> RankSeen:
+        chains = tuple(replace(c, terms=tuple(replace(t, factor=t.factor * whole) for t in c.terms))
+                       for c in rank.chains)
+        return replace(rank, chains=chains, seeds=tuple(replace(s, **seeds) for s in rank.seeds))
+
+    def found(seen: Seen, loss: str = "") -> Comparison:
+        strategy = overlay(case.strategy, {"loss": {"preset": loss}}) if loss else case.strategy
+        return nearest(strategy, case.model, seen, (), None)[0]
+
+    unseen = replace(seen, ranks=tuple(summed(r, factor=None, tokens=0) for r in seen.ranks))
+    assert not found(unseen).matched
+    claimed = found(unseen, "token_mean")  # what the strategy says is its own claim, and the verdict's loss_scale
+    assert claimed.matched and not claimed.loss_seen
+    assert all(s.factor is not None for r in seen.ranks for s in r.seeds)
+    divided = replace(seen, ranks=tuple(summed(
+        replace(r, seeds=tuple(replace(s, factor=s.factor / whole) for s in r.seeds if s.factor is not None)))
+        for r in seen.ranks))
+    assert found(divided).matched
 
 
 def test_a_verdict_is_no_truth_value() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
+from concurrent.futures import ProcessPoolExecutor
 
 from placealg.check.prove import prove
 from placealg.cli.inputs import CommandCase
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.readers import of_device, read_cases
+from placealg.cli.terminal import work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.costs import Costs
 from placealg.errors import InputError
+from placealg.prover.verdict import Report
 from placealg.render.compare import Compared
 from placealg.render.diff import DiffSide, document, held_against, markdown
 from placealg.render.diff import diff as page
@@ -23,7 +27,7 @@ def diff(chosen: Namespace) -> int:
     if one.model.name != two.model.name:
         raise InputError(f"{one.strategy.name} stands on {one.model.name}, {two.strategy.name} on {two.model.name}: "
                          "name one model with --model", where="diff")
-    found = held_against(_side(one), _side(two))
+    found = held_against(*map(_side, (one, two), _reports(one, two)))
     if chosen.format == "json":
         print_json(document(found))
     elif chosen.format == "markdown":
@@ -33,6 +37,19 @@ def diff(chosen: Namespace) -> int:
     return OPEN if found.undecided else DONE if found.alike else FAILED
 
 
-def _side(case: CommandCase) -> DiffSide:
+def _side(case: CommandCase, report: Report) -> DiffSide:
     costs = Compared(case.strategy.name, Costs(of_device(case, None)), case.sizes)
-    return DiffSide(case.strategy, case.step, costs, prove(case.step, case.lead, case.edited))
+    return DiffSide(case.strategy, case.step, costs, report)
+
+
+def _reports(one: CommandCase, two: CommandCase) -> tuple[Report, Report]:
+    """Both verdicts; where there is a second core, a process of its own finds the second meanwhile."""
+    if (os.cpu_count() or 1) < 2:
+        return _prove(one), _prove(two)
+    with ProcessPoolExecutor(1, initializer=work_for_another) as pool:
+        other = pool.submit(_prove, two)
+        return _prove(one), other.result()
+
+
+def _prove(case: CommandCase) -> Report:
+    return prove(case.step, case.lead, case.edited)

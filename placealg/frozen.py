@@ -70,6 +70,10 @@ class FrozenMap(Mapping[K, V]):
             self._hash = hash(frozenset(self._items.items()))
         return self._hash
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its items alone are pickled: another process hashes text in another way."""
+        return type(self), (self._items,)
+
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{k}: {v}" for k, v in self._items.items()) + "}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
@@ -148,6 +148,7 @@ class Graph:
     dims: FrozenMap[str, Monomial] = field(init=False, repr=False, compare=False)
     _made: Mapping[str, Op] = field(init=False, repr=False, compare=False)
     _read: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         made: dict[str, Op] = {}
@@ -160,9 +161,17 @@ class Graph:
         object.__setattr__(self, "dims", FrozenMap({d: n for t in self.tensors.values() for d, n in t.dims.items()}))
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_read", {name: tuple(ops) for name, ops in read.items()})
+        object.__setattr__(self, "_hash", hash((self.tensors, self.ops, self.loops, self.beside)))
         from placealg.models.well_made import check_graph
 
         check_graph(self)
+
+    def __hash__(self) -> int:
+        return self._hash  # graphs are keys of caches, and have a hundred ops
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It is made again where it is unpickled: another process hashes text in another way."""
+        return type(self), (self.tensors, self.ops, self.loops, self.beside)
 
     @property
     def units(self) -> tuple[str, ...]:

@@ -252,7 +252,7 @@ def test_what_a_strategy_says_of_no_type_is_not_compared() -> None:
 
 
 def test_another_divisor_of_the_loss_is_not_read_off_a_loss_that_was_not_seen() -> None:
-    """Gradients that are summed where a mean is meant fit a loss over all tokens: unless the loss was seen to be one."""
+    """Gradients summed where a mean is meant fit a loss over all tokens, if the loss was seen to be one."""
     case, seen = read_case("dp", GPT, ()), seen_in("by_hand")
     whole = seen.mesh["dp"]  # the mean over microbatches was taken of the loss
 

@@ -1,9 +1,10 @@
-"""The kernel's checker, extracted from its Coq sources as data: what the wheel runs, without Coq; and its semantics.
+"""The kernel's checker, extracted from its Coq sources as Python: what the wheel runs, without Coq; and its semantics.
 
     python tests/coq/extracted.py BUILD     writes both, from the files that `proofs/coq/check.sh BUILD` has compiled
 
-Coq extracts `check` as JSON; types are left out, and each expression is a short list. The sources' digest stands beside
-it, by which a test without Coq sees that they have changed. The semantics, which tests run, is extracted likewise.
+Coq extracts `check` as JSON, which `in_python.py` writes as Python. The sources' digest stands beside it, by which a
+test without Coq sees that they have changed. The semantics, which tests run, is extracted likewise and kept as JSON:
+types are left out, and each expression is a short list.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placealg.prover.kernel.checker import written
+from in_python import Translation
+
+from placealg.prover.kernel.checker import MODULE, digest
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL = ROOT / "proofs" / "coq" / "kernel"
@@ -49,12 +53,26 @@ class Extract:
                 terms.append([one["name"], short(one["value"])])
             elif one["what"] == "decl:fixgroup":
                 terms += [[item["name"], short(item["value"])] for item in one["fixlist"]]
-        return written(self.digest(), terms)
+        return module(self.digest(), dict(terms)) if self.target.suffix == ".py" else written(self.digest(), terms)
 
 
-CHECKER = Extract("Decide", ("check",), ("Syntax", "Check", "Decide"), ROOT / "placealg/prover/kernel/checker.json")
+CHECKER = Extract("Decide", ("check",), ("Syntax", "Check", "Decide"), ROOT / "placealg/prover/kernel" / MODULE)
 SEMANTICS = Extract("Semantics", ("run", "step", "truth", "ticks_of", "sat", "needs"),
                     ("Syntax", "Setting", "Semantics"), ROOT / "tests/coq/semantics.json")
+
+
+def module(sources: str, terms: Mapping[str, Any]) -> str:
+    """The extracted checker as a module of Python."""
+    translation = Translation(terms)
+    programs = f"{translation.text()}check = {translation.named('check')}\n"
+    return ('"""The verified checker, extracted from Coq: written by `make coq`, as `checker.py` says."""\n'
+            f'# ruff: noqa\n# mypy: ignore-errors\nSOURCES = "{sources}"\nDIGEST = "{digest(programs)}"\n{programs}')
+
+
+def written(sources: str, terms: Sequence[Any]) -> str:
+    """Extracted programs as JSON: the digest of their sources, and a line each."""
+    lines = ",\n".join(json.dumps(term, separators=(",", ":")) for term in terms)
+    return f'{{"sources":"{sources}","terms":[\n{lines}\n]}}\n'
 
 
 def short(e: Any) -> list[Any]:

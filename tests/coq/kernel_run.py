@@ -11,13 +11,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placealg.prover.kernel.checker import Checker, Closure, apply, value
+from in_python import Translation, apply
+
+from placealg.errors import InputError
+from placealg.prover.kernel.checker import value
 from placealg.prover.kernel.program import FIELDS, Term
 
 SEMANTICS = Path(__file__).with_name("semantics.json")
@@ -28,19 +32,15 @@ _MEMOISED = {1: 3, 2: 3, 3: 3, 4: 2, 5: 2, 6: 1, 7: 1, 8: 3, 9: 3}
 """The fields of a memory that are functions, with the number of their arguments."""
 
 
-def native(arguments: int, function: Callable[..., Any]) -> Closure:
-    """A function of Python as a value of the extracted programs.
+def native(arguments: int, function: Callable[..., Any], *given: Any) -> Callable[[Any], Any]:
+    """A function of Python as a value of the extracted programs, which takes its arguments one by one.
 
     >>> apply(native(2, lambda a, b: a - b), [5, 3])
     2
     """
-    def body(env: Any) -> Any:
-        found = []
-        for _ in range(arguments):
-            found.append(env[0])
-            env = env[1]
-        return function(*reversed(found))
-    return Closure(arguments, body, None)
+    if len(given) + 1 == arguments:
+        return lambda last: function(*given, last)
+    return lambda one: native(arguments, function, *given, one)
 
 
 def whole(number: Any) -> int:
@@ -73,63 +73,69 @@ def digest(*of: Any) -> int:
     return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=8).digest(), "big") % PRIME
 
 
-class Semantics(Checker):
+class Semantics(Translation):
     """The extracted semantics; what a memory or the reference holds is computed once for all arguments."""
 
     def __init__(self, text: str, axes: int) -> None:
-        super().__init__(text)
+        try:
+            found = json.loads(text)
+            super().__init__(dict(found["terms"]))
+        except (ValueError, KeyError, TypeError):
+            raise InputError("semantics.json is no extracted semantics: run make coq") from None
+        self.sources = found["sources"]
         self.axes = axes
-
-    def _code(self, e: Any, scope: tuple[str, ...]) -> Callable[[Any], Any]:
-        code = super()._code(e, scope)
-        if e[0] == "c" and e[1] == "Memory":
-            return lambda env: self._remembered(code(env))
-        return code
+        self.defined: dict[str, Any] = {"remembered": self._remembered}
+        exec(self.text(), self.defined)
+        for name in _REFERENCE:
+            known = self.names[name]
+            self.defined[known] = self._single(self.defined[known], name)
 
     def value(self, name: str) -> Any:
-        """The value of a name; what the single device computes again and again is computed once."""
-        if name not in self._values and name in _REFERENCE:
-            plain = super().value(name)
-            self._values[name] = self._single(plain, name)
-        return super().value(name)
+        """The value of a name."""
+        return eval(self.named(name), self.defined)
 
-    def _single(self, plain: Closure, name: str) -> Closure:
+    def construct(self, name: str, args: Sequence[str]) -> str:
+        """A memory remembers what was computed of it."""
+        made = super().construct(name, args)
+        return f"remembered({made})" if name == "Memory" else made
+
+    def _single(self, plain: Callable[..., Any], name: str) -> Callable[..., Any]:
         found: dict[Any, tuple[Any, Any]] = {}
 
         def call(*given: Any) -> Any:
-            key = tuple(id(x) if isinstance(x, Closure) or x[0] in _LONG else x for x in given)
+            key = tuple(id(x) if callable(x) or x[0] in _LONG else x for x in given)
             if key not in found:
-                made = apply(plain, list(given))
+                made = plain(*given)
                 if name == "reference":
                     made = ("Pair", made[1], self.once(made[2], 1))
                 found[key] = (made, given)
             return found[key][0]
-        return native(_REFERENCE[name], call)
+        return call
 
     def _remembered(self, memory: Any) -> Any:
         return (memory[0], *(self.once(field, _MEMOISED[k]) if k in _MEMOISED else field
                              for k, field in enumerate(memory[1:], 1)))
 
-    def once(self, function: Closure, arguments: int) -> Closure:
+    def once(self, function: Callable[[Any], Any], arguments: int) -> Callable[[Any], Any]:
         """A function that is computed once for all arguments; a rank is told by its coordinates."""
         found: dict[Any, Any] = {}
 
         def call(*given: Any) -> Any:
             key = tuple(map(self._key, given))
             if key not in found:
-                found[key] = apply(function, list(given))
+                found[key] = apply(function, given)
             return found[key]
         return native(arguments, call)
 
     def _key(self, argument: Any) -> Any:
-        if isinstance(argument, Closure):
-            return tuple(apply(argument, [value(a)]) for a in range(self.axes))
+        if callable(argument):
+            return tuple(argument(value(a)) for a in range(self.axes))
         return argument
 
 
 _LONG = frozenset(("Build_world", "Program"))
-_REFERENCE = {"reference": 3, "gradient": 5, "norm": 4}
-"""What the single device computes, with the number of its arguments; functions are told apart as they are made."""
+_REFERENCE = ("reference", "gradient", "norm")
+"""What the single device computes; functions are told apart as they are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +174,11 @@ class World:
         def plain(*of: Any) -> tuple[Any, ...]:
             return tuple(tuple(listed(x)) if isinstance(x, tuple) and x[:1] in (("Cons",), ("Nil",)) else x for x in of)
 
-        def hashed(name: str, arguments: int) -> Closure:
+        def hashed(name: str, arguments: int) -> Callable[[Any], Any]:
             return native(arguments, lambda *of: digest(name, plain(*of)))
 
-        def at(rank: Closure) -> tuple[Any, ...]:
-            return tuple(whole(apply(rank, [value(a)])) for a in range(len(self.sizes)))
+        def at(rank: Callable[[Any], Any]) -> tuple[Any, ...]:
+            return tuple(whole(rank(value(a))) for a in range(len(self.sizes)))
 
         ring = ("Build_CRing", 0, 1, native(2, lambda a, b: (a + b) % PRIME), native(2, lambda a, b: a * b % PRIME),
                 native(2, lambda a, b: (a - b) % PRIME), native(1, lambda a: -a % PRIME),

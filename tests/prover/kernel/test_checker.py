@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import placealg as pa
 from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
 from placealg.models.model import Model
-from placealg.prover.kernel.checker import Checker, shipped, written
+from placealg.prover.kernel.checker import shipped, sources
 from placealg.prover.kernel.coq import (
     World,
     by_coqc,
@@ -213,25 +212,24 @@ def test_the_program_decides_and_not_what_the_strategy_is_called() -> None:
     assert kernel(pa.derive(other, pa.abstract()), one, pa.abstract()).accepted is False
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"sources": "", "terms": [["check"]]}'])
+@pytest.mark.parametrize("text", ["", "check = print", 'SOURCES = ""\n', 'DIGEST = "0"\n'])
 def test_what_is_no_checker_is_said_in_one_line(text: str) -> None:
-    with pytest.raises(InputError, match="run make coq"):
-        Checker(text).check(["x"])
+    with pytest.raises(InputError, match=r"extraction\.py is not an extracted checker: run make coq"):
+        sources(text)
 
 
 def test_a_checker_that_was_edited_by_hand() -> None:
     text = extracted.CHECKER.target.read_text(encoding="utf-8")
-    edited = text.replace('["check",["f",["p"],', '["check",["f",["q"],')
+    assert sources(text) == shipped().sources
+    edited = text.replace("return (('False',) if", "return (('True',) if", 1)
     assert edited != text
-    with pytest.raises(InputError, match=r"checker.json was edited by hand: .*; run make coq"):
-        Checker(edited)
+    with pytest.raises(InputError, match=r"extraction.py was edited by hand: .*; run make coq"):
+        sources(edited)
 
 
-def test_a_checker_that_lacks_a_part() -> None:
-    terms = [t for t in json.loads(extracted.CHECKER.target.read_text())["terms"] if t[0] != "after_block"]
-    with pytest.raises(InputError, match="lacks 'after_block': run make coq"):
-        program = program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})
-        Checker(written("", terms)).check(program)
+def test_a_term_that_is_no_program_is_not_accepted() -> None:
+    with pytest.raises((AssertionError, IndexError)):
+        shipped().check(("Programme",))
 
 
 def printed() -> str:

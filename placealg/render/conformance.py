@@ -89,6 +89,8 @@ def _run(told: Conformance, width: int) -> list[Line]:
                        "printed, say", width, "dim")
     for text in tally.legal.values():
         lines += prose(f"the same in another form: {text}", width, "dim")
+    for text in tally.not_compared:
+        lines += prose(f"not compared: {text}", width)
     if seen.shims:
         lines += prose(f"the code was changed so that it runs: {'; '.join(seen.shims)}", width)
     return lines
@@ -242,7 +244,7 @@ def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
         "weights": weights(told),
         "sent": [{"rank": r.rank, "what": what, "type": kind, "bytes": size, "messages": count}
                  for r in seen.ranks for (what, kind), (size, count) in sent(r).items()],
-        "same_in_another_form": list(tally.legal.values()),
+        "same_in_another_form": list(tally.legal.values()), "not_compared": list(tally.not_compared),
         "differences": [{"kind": d.kind, "group": d.group, "says": d.says, "line": d.line, "factor": d.factor,
                          "parameters": list(d.parameters), "ranks": list(d.ranks)}
                         for d in told.comparison.differences],

@@ -60,7 +60,12 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     tally = Tally()
     raw: list[tuple[int, Difference]] = []
     unseen: list[tuple[int, Unseen]] = []
-    weighed, wires = measured(step, seen, names, group_of), Wires(step, seen, types or {})
+    weighed = measured(step, seen, names, group_of)
+    if types and weighed.probes and seen.dtype == "float64":
+        tally.not_compared.append("the bytes per element of [types]: weights were measured in float64; record the "
+                                  "step as it trains for those")
+        types = None
+    wires = Wires(step, seen, types or {})
     for rank in seen.ranks:
         if FOREIGN in rank.unseen:  # what its parameters and messages are is not known either
             unseen.append((rank.rank, Unseen("", FOREIGN)))

@@ -40,7 +40,7 @@ class Unseen:
 
 @dataclass
 class Tally:
-    """What was matched: gradient paths and messages, each of how many; how, where it is not word by word."""
+    """What was matched: gradient paths and messages, each of how many; how, where it is not word by word; what not."""
 
     paths: int = 0
     of_paths: int = 0
@@ -48,6 +48,7 @@ class Tally:
     of_messages: int = 0
     apart: int = 0
     legal: dict[str, str] = field(default_factory=dict)
+    not_compared: list[str] = field(default_factory=list)
 
 
 def merged(raw: Sequence[tuple[int, Difference]]) -> tuple[Difference, ...]:

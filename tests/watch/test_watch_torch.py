@@ -134,7 +134,7 @@ WEIGHED = ("1f1b", "fsdp2 clipped", "tp + sp", "by hand: clipped by a number", "
            "tp + sp: norm not reduced", "ddp: sum for mean")
 """Set-ups whose weights are measured by `make torch`; the slow tier measures all of them."""
 
-SILENT = ("by hand: mean taken twice", "by hand: written through ctypes", "by hand: not trained",
+SILENT = ("by hand: mean taken twice", "by hand: written through ctypes", "by hand: not trained", "1f1b: another order",
           "fsdp2: written through numpy", "fsdp2: weights gathered in other bytes",
           "flat copies: written through ctypes", "flat copies: published before the update")
 """Faults that change no gradient on the way to the optimizer, or that are none: weights say nothing of them."""
@@ -165,7 +165,7 @@ def test_weights_tell_right_from_wrong(name: str, weighed: dict[str, str]) -> No
     chosen = {**RIGHT, **WRONG, **INSIDE}[name]
     told = judged(weighed[name], chosen)
     found = told.comparison.measured
-    assert found.probes == 3 and (found.known >= 34 or name == "flat copies: other numbers")
+    assert found.probes == 3 and (found.known >= 34 or name.startswith("flat copies: "))  # a rank updates half of them
     if chosen.verdict == CONFORMS:
         assert told.verdict == CONFORMS and found.good and found.off < 1e-6
     else:

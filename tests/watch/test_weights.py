@@ -18,6 +18,7 @@ from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import read_case
 from placealg.render.conformance import document, page
 from placealg.render.text_layout import plain
+from placealg.strategy.spec import overlay
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.seen import Chain, Probe, Seen, Term, Weight
 from placealg.watch.verdict import CONFORMS, DIFFERS, Conformance
@@ -53,6 +54,18 @@ def on_probe(seen: Seen, rank: int, at: int, change: Callable[[Probe], Probe]) -
 def on_weight(seen: Seen, rank: int, at: int, k: int, change: Callable[[Weight], Weight]) -> Seen:
     return on_probe(seen, rank, at, lambda p: replace(p, weights=tuple(
         change(w) if j == k else w for j, w in enumerate(p.weights))))
+
+
+def test_bytes_per_element_of_a_run_in_float64_are_not_compared_and_that_is_told() -> None:
+    """Weights are measured in float64, whatever the strategy says of the types in which it trains."""
+    case, seen = read_case("zero3", GPT, ()), seen_in("weighed_clipped")
+    strategy = overlay(case.strategy, {"types": {"w": 4, "wire": 4}})
+    told = judge(strategy, case.model, seen)
+    assert told.good and document(told)["not_compared"] == told.comparison.tally.not_compared
+    assert "not compared: the bytes per element of [types]" in " ".join(plain(t).strip() for t in page(told, 200, SAYS))
+    bare = replace(seen, ranks=tuple(replace(r, probes=()) for r in seen.ranks))
+    assert judge(strategy, case.model, bare).verdict == DIFFERS
+    assert not held(seen).tally.not_compared  # nothing was said of types
 
 
 def test_weights_are_written_and_read() -> None:

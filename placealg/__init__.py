@@ -281,9 +281,9 @@ def from_torch(model: Any, mesh: Any) -> Strategy:
 
     It needs the extra `torch`; without it an InputError says what to install.
     """
-    from placealg.measure.requirement import need_torch
+    from placealg.watch.requirement import need_torch
 
-    need_torch()
+    need_torch("reading a live model")
     from placealg.measure.layout import from_torch as read
 
     return read(model, mesh)

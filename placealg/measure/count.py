@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 """The namespaces of ops that communicate."""
 
-SILENT = ("wait_tensor", "barrier", "monitored_barrier_", "recv_", "recv_any_source_", "shard_dim_alltoall_meta",
-          "_wrap_tensor_autograd")
+SILENT = ("wait_tensor", "wait_tensors", "barrier", "monitored_barrier_", "recv_", "recv_any_source_",
+          "shard_dim_alltoall_meta", "_wrap_tensor_autograd")
 """Ops of these namespaces that send nothing."""
 
 COLLECTIVES = {

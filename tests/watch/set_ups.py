@@ -13,6 +13,7 @@ import hand_written as hand
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from placealg.measure import systems
@@ -473,6 +474,13 @@ class RouterApart(Experts):
                 p.grad.copy_(kept[name])
 
 
+class OtherNames(Hsdp):
+    """HSDP on a mesh of its own, which calls its dims by each other's names: the ranks of a dim say what it is."""
+
+    def along(self, *axes: str) -> Any:
+        return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_shard", "dp_replicate"))
+
+
 class RouterLeftOut(Experts):
     """Experts are combined by weights that carry no gradient."""
 
@@ -571,6 +579,7 @@ RIGHT: Mapping[str, SetUp] = {
     "tp + sp": right(TpSp, TP, "tp_sp_keep", m=1),
     "context parallel": right(Context, {"cp": 2}, "cp", m=1),
     "hsdp": right(Hsdp, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml"),
+    "hsdp, other names": right(OtherNames, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml", m=1),
     "fsdp2 x tp + sp": right(FsdpTpSp, BOTH, f"{FILES}/fsdp2_tp_sp.toml", m=1),
     "1f1b": right(PipelineSystem, PP, "pp_1f1b", m=4),
     "gpipe, tied": right(PipelineSystem, PP, "pp_gpipe", "gpipe", "tied", m=4),

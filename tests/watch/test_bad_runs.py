@@ -66,7 +66,8 @@ def test_a_run_that_goes_wrong_is_one_line(words: str, says: str, stub: Callable
     assert gone(tmp_path / "pids") and time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize(("found", "says"), [("", "torch is not installed"), ("2.12.1+cu130", "found torch 2.12.1")])
+@pytest.mark.parametrize(("found", "says"), [("", "torch is not installed"), ("2.12.1+cu130", "found torch 2.12.1"),
+                                             ("2.14.1", "found torch 2.14.1")])
 def test_torch_that_is_missing_or_of_another_version(found: str, says: str, monkeypatch: pytest.MonkeyPatch,
                                                      placealg: Run) -> None:
     def version(_name: str) -> str:
@@ -77,7 +78,7 @@ def test_torch_that_is_missing_or_of_another_version(found: str, says: str, monk
     monkeypatch.setattr(requirement.metadata, "version", version)
     got = placealg("watch", "zero3", "--mesh", "dp=2", "--", "train.py")
     assert got.code == 2 and got.err.count("\n") == 1
-    assert f"recording needs torch 2.13.0; {says}: pip install torch==2.13.0" in got.err
+    assert f"recording needs torch 2.13.0 or 2.15.0; {says}: pip install torch==2.13.0" in got.err
     for recorded in (lambda: pa.observe(None), lambda: pa.record(None, None), lambda: Callback("zero3")):
         with pytest.raises(InputError, match="recording needs torch"):
             recorded()

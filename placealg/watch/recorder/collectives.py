@@ -11,14 +11,15 @@ from torch import Tensor
 
 from placealg.measure.count import COLLECTIVES, group_ranks
 
-SILENT = ("wait_tensor", "barrier", "monitored_barrier_", "check_for_nan", "_wrap_tensor_autograd",
+SILENT = ("wait_tensor", "wait_tensors", "barrier", "monitored_barrier_", "check_for_nan", "_wrap_tensor_autograd",
           "mesh_get_process_group")
 """Ops of these namespaces that move nothing."""
 
 VERBS: Mapping[str, str] = {
     **COLLECTIVES,
     "all_reduce_coalesced_": "all_reduce", "allgather_coalesced_": "all_gather",
-    "reduce_scatter_tensor_out": "reduce_scatter", "reduce_": "reduce", "gather_": "gather_to", "scatter_": "scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter", "reduce_": "reduce", "gather_": "gather_to",
+    "gather_into_tensor_": "gather_to", "scatter_": "scatter",
     "isend": "send", "recv_": "recv", "irecv": "recv", "recv_any_source_": "recv", "batch_p2p_ops": "batch_p2p",
 }
 """Op -> the collective that it is."""

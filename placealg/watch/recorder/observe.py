@@ -233,12 +233,7 @@ class Watched:
             terms = tuple(replace(t, hops=(*t.hops, *inside)) for t in terms)
         terms = tuple(replace(t, hops=tuple(replace(h, norm=tuple((name, a) for _, a in h.norm)) for h in t.hops))
                       for t in terms)
-        shard: tuple[str, ...] = ()
-        if isinstance(parameter, DTensor):
-            names = parameter.device_mesh.mesh_dim_names or ()
-            shard = tuple(a for a, p in zip(names, parameter.placements, strict=False) if not p.is_replicate())
-        elif ranks := split_over(parameter):
-            shard = recorder.axes(ranks)
+        shard = tuple(dict.fromkeys(a for ranks in split_over(parameter) for a in recorder.axes(ranks)))
         return Chain(name, mine.numel(), tuple(whole_shape(parameter)), shard, terms, new, updated, self.start[name],
                      self.tied.get(name, ()), wrong or unseen, owned, (), isinstance(parameter, DTensor) or bool(shard))
 

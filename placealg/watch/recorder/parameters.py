@@ -32,10 +32,19 @@ def whole_shape(parameter: Any) -> Size:
     return shape
 
 
-def split_over(parameter: Any) -> tuple[int, ...]:
-    """The ranks over which ZeRO-3 of DeepSpeed splits a parameter; () of any other."""
-    part = getattr(parameter, "ds_tensor", None)
-    return () if part is None else tuple(dist.get_process_group_ranks(parameter.ds_process_group))
+def split_over(parameter: Any) -> list[tuple[int, ...]]:
+    """The groups of ranks over which a parameter is split: of each placement of a DTensor, whatever its mesh calls its
+    dims, and of a parameter that DeepSpeed's ZeRO-3 splits.
+    """
+    if not isinstance(parameter, DTensor):
+        part = getattr(parameter, "ds_tensor", None)
+        return [] if part is None else [tuple(dist.get_process_group_ranks(parameter.ds_process_group))]
+    mesh = parameter.device_mesh
+    at = mesh.get_coordinate()
+    if at is None:
+        return []
+    return [tuple(mesh.mesh[tuple(slice(None) if k == d else c for d, c in enumerate(at))].tolist())
+            for k, p in enumerate(parameter.placements) if not p.is_replicate()]
 
 
 def plain_name(name: str) -> str:

@@ -20,7 +20,7 @@ MOVES = frozenset((
 VIEWS_ONLY = frozenset(("_c10d_functional::wait_tensor", "aten::lift_fresh", "_c10d_functional::_wrap_tensor_autograd",
                         "aten::_local_scalar_dense", "aten::resize_", "aten::record_stream", "aten::is_same_size",
                         "aten::equal", "profiler::_record_function_enter_new", "profiler::_record_function_exit",
-                        "aten::set_"))
+                        "aten::set_", "fsdp::record_grad_output_stream"))
 """Ops after which every element is where it was."""
 
 EMPTIES = frozenset(("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty",

@@ -12,7 +12,6 @@ from pathlib import Path
 os.environ["DS_ACCELERATOR"] = "cpu"
 
 import deepspeed
-import deepspeed.comm.torch
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -22,8 +21,10 @@ BUCKETS = {"reduce_bucket_size": 20000, "allgather_bucket_size": 20000}
 SMALL = {"stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
 """By default parameters of under 1e5 elements stay whole, and what is used again within 1e9 elements stays gathered."""
 
-deepspeed.comm.torch.build_shm_op = lambda: None  # a shim: it compiles an all_reduce for threads of one machine
+backend = sys.modules["deepspeed.comm.torch"]  # as an attribute of deepspeed.comm this is torch itself
+backend.build_shm_op = lambda: None  # a shim: it compiles an all_reduce for the processes of one machine
 deepspeed.init_distributed("gloo")
+assert deepspeed.comm.comm.cdb.shm_comm_op is None
 torch.manual_seed(0)
 model = LlamaForCausalLM(LlamaConfig.from_json_file(str(HERE / "llama.json")))
 engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), config={

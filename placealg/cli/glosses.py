@@ -38,6 +38,12 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
         "Where a full expert drops tokens, which ones depends on the placement, and the step is another.",
         "A verdict on a model with a router assumes it.",
     ),
+    "predictions": (
+        "What a layer reads that predicts later tokens is data; its loss is added to a token's own, times a weight.",
+        "One count divides both: a run that masks the last tokens of a sequence for it alone, or that sends tokens "
+        "between ranks that share a sequence, is another.",
+        "A verdict on a model with such layers (--mtp, or a stage that has them alone) assumes it.",
+    ),
     "microbatch_mean": (
         "The loss of the single device is the mean of its microbatches' means.",
         "A microbatch of few tokens then weighs as much as one of many: with unequal counts that is no token mean.",
@@ -71,6 +77,8 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
                           "zero3 on abstract; on gpt the obligation `forward` takes its place"),
     "dropless": ("no expert has a capacity: all pairs of a token and a chosen expert are computed",
                  "dp*ep on moe"),
+    "predictions": ("loss(x) = loss_head(x) + sum over k of weight_k loss_k(x), each of N tokens",
+                    "zero3 on deepseek-v3 --mtp"),
     "microbatch_mean": ("w_ref = 1/(m N(k)) for a token of microbatch k, where a token mean has 1/N",
                         'dp with [loss] preset = "token_mean", count_axes = ["dp"], reference = "microbatch_mean"'),
     "nonzero_divisors": ("N > 0 wherever N divides", "dp with [loss] preset = \"token_mean\", a count per microbatch"),

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import z3
 
+from placealg.models.alone import predicting
 from placealg.progress import say
 from placealg.prover.calculus.contribution import Term
 from placealg.prover.calculus.machine import Site, Updated
@@ -140,6 +141,8 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
                                 "the model outside the parameters is computed alike on every device"))
     elif any(op.kind == "route" for op in graph.ops):
         named.append(Hypothesis("dropless", "every token reaches the experts that its router chose"))
+    if further := predicting(graph):
+        named.append(Hypothesis("predictions", _of_predictions(further)))
     means = step.reference.weighting == "microbatch_mean" and step.reference.microbatches != 1
     if means and "equal_counts" not in step.reference.hypotheses:
         named.append(Hypothesis("microbatch_mean",
@@ -152,6 +155,19 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
     if step.reference.microbatches == 1:
         named.append(Hypothesis("microbatches", is_=1))
     return tuple(named)
+
+
+def _of_predictions(units: Sequence[str]) -> str:
+    """What is assumed of units that predict later tokens.
+
+    >>> _of_predictions(["mtp1"])
+    "what mtp1 reads and predicts, later tokens, is data that each rank has as it has its own; to a token's loss that \
+of mtp1 is added, times a weight, and all are divided by one count of tokens"
+    """
+    names = " and ".join(units)
+    return (f"what {names} {'read and predict' if len(units) > 1 else 'reads and predicts'}, later tokens, is data "
+            f"that each rank has as it has its own; to a token's loss that of {names} is added, times a weight, and "
+            "all are divided by one count of tokens")
 
 
 def _part_divides(step: Step) -> bool:

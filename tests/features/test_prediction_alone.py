@@ -9,6 +9,7 @@ import pytest
 from predicting import predicting, small
 
 from placealg.check.prove import prove
+from placealg.cli import main
 from placealg.cost.communication import communication
 from placealg.cost.document import PREDICTS, assumed
 from placealg.cost.flop import flop
@@ -22,7 +23,7 @@ from placealg.models.alone import standing_alone
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.models.transformer import gpt
-from placealg.prover.examine import examine
+from placealg.prover.examine import examine, hypotheses
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
 from placealg.prover.verdict import PROVED, REFUTED
@@ -81,6 +82,24 @@ def test_no_parameter_is_lost_and_a_checkpoint_calls_them_as_before() -> None:
 
 def test_a_page_says_that_the_model_has_these_layers() -> None:
     assert [PREDICTS in assumed(step_of("pp_1f1b", alone=alone)) for alone in (PREDICTING, ("last",))] == [True, False]
+
+
+@pytest.mark.parametrize(("model", "alone", "units"), [
+    (predicting(), (), "mtp1 reads and predicts"), (predicting(2), (), "mtp1 and mtp2 read and predict"),
+    (predicting(2), PREDICTING, "mtp1 and mtp2 read and predict"), (gpt(), (), "")])
+def test_a_verdict_says_what_it_assumes_of_these_layers(model: Model, alone: tuple[str, ...], units: str) -> None:
+    """One hypothesis, with the layers by name, wherever they run; none on a model without them."""
+    tables = {"schedule": {"alone": alone}} if alone else {}
+    found = {h.name: h.says for h in hypotheses(derive(overlay(parse_strategy("pp"), tables), model))}
+    assert ("predictions" in found) == bool(units) and units in found.get("predictions", "")
+
+
+@pytest.mark.slow
+def test_the_page_of_a_proof_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prove", "dp", "--model", "deepseek-v3", "--mtp", "--no-timing"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "predictions: what mtp1 reads and predicts, later tokens, is data that each rank has" in said
+    assert "num_nextn_predict_layers" not in said
 
 
 MESSAGES = [e.path for e in step_of("pp_1f1b").events if e.verb in ("send", "recv")]

@@ -242,7 +242,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
             yield from _count(counting, "forward", loss)
     for plan in plans:
         yield from rules.take_statistic(plan, averaging) if plan.group.statistic and not plan.group.taken else ()
-    yield from operations.forward("loss") if operations else ()
+    yield from operations.passes["loss"].forward if operations else ()
     for loss in model.losses:
         by = averaging.by
         yield Event("forward", "compute", "loss", unit=loss, divisor=by,
@@ -254,7 +254,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of("m"), rule=Rule(
             "loss", "the step's loss is the mean over microbatches"))
     yield from (rules.scale_loss(loss) for loss in model.losses) if scaled else ()
-    yield from operations.backward("loss") if operations else ()
+    yield from operations.passes["loss"].backward if operations else ()
     seed = _seed_of_terms(strategy, averaging, own) if own else ONE
     yield from _backward(strategy, model, plans, averaging, operations, seed)
 
@@ -335,7 +335,7 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
             for lifetime in ("microbatch", *short):
                 yield from rules.gather(plan, "forward", _living(strategy, plan, lifetime))
         if operations:
-            events = with_statistics(operations.forward(unit.name), starting, averaging)
+            events = with_statistics(operations.passes[unit.name].forward, starting, averaging)
             yield from _leaf_by_leaf(strategy, starting, model, "forward", events)
         else:
             yield Event("forward", "compute", "activation", unit=unit.name, rule=Rule(
@@ -379,7 +379,7 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
             for lifetime in short:
                 yield from rules.gather(plan, "backward", _living(strategy, plan, lifetime))
         if operations:
-            events = of_terms(operations.backward(unit.name), model, seed)
+            events = of_terms(operations.passes[unit.name].backward, model, seed)
             yield from _leaf_by_leaf(strategy, ending, model, "backward", events)
         else:
             yield Event("backward", "compute", "activation", unit=unit.name, rule=Rule(
@@ -393,6 +393,6 @@ def _backward(strategy: Strategy, model: Model, plans: tuple[Plan, ...], averagi
         if operations:
             yield from operations.leaving(unit.name)
     for unit in reversed(model.units) if apart else ():
-        yield from operations.weights(unit.name) if operations else ()
+        yield from operations.passes[unit.name].weights if operations else ()
         for plan in (p for p in plans if p.group.sites[0] == unit.name and not p.group.frozen and not p.group.taken):
             yield from rules.reduce_microbatch(plan, averaging, WEIGHTS)

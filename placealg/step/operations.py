@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.backward import GRAD, backward, differentiated, needs_gradient
 from placealg.models.graph import Loop, Op
 from placealg.placement import Kind
-from placealg.step.away import Away, away
+from placealg.step.away import away
 from placealg.step.event import Event, Rule
 from placealg.step.moved import BLOCKWISE, RING, is_ring, row_events
 from placealg.step.receivers import WEIGHTS
@@ -24,6 +25,15 @@ from placealg.step.split import NONE, Layout, Move, Placed, PlacedOp, Redistribu
 
 
 @dataclass(frozen=True, slots=True)
+class Passes:
+    """The events of one instance of a unit: of its forward, its backward, and the part of it for weights, if apart."""
+
+    forward: tuple[Event, ...] = ()
+    backward: tuple[Event, ...] = ()
+    weights: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True)
 class Operations:
     """A placed graph with the schedule of its activations, and the labels of all versions of its tensors.
 
@@ -80,23 +90,24 @@ class Operations:
         """The operands of an op as versions, NAME@LABEL."""
         return tuple(version_of(name, self.made[op.output, name]) for name in op.inputs)
 
-    def forward(self, unit: str) -> Iterator[Event]:
-        """The events of one instance of a unit, in order; what enters a repeated unit is moved before its loop."""
-        events = self._forward(unit)
-        return self._away(unit).forward(tuple(events)) if self._offloaded(unit) else events
+    @cached_property
+    def passes(self) -> FrozenMap[str, Passes]:
+        """Unit -> its events, each unit's built once."""
+        return FrozenMap({unit: self._passes(unit) for unit in dict.fromkeys(at.op.unit for at in self.placed.ops)})
 
-    def backward(self, unit: str) -> Iterator[Event]:
-        """The events of one instance of a unit's backward: the ops in reverse, each after what it needs again."""
-        return self._away(unit).backward() if self._offloaded(unit) else self._backward(unit)
+    def _passes(self, unit: str) -> Passes:
+        """The events of one instance of a unit; what enters a repeated unit is moved before its loop.
 
-    def weights(self, unit: str) -> Iterator[Event]:
-        """The backward of a unit's ops for their parameters, if it is apart; what was gathered again ends with it."""
-        return self._away(unit).backward(weights=True) if self._offloaded(unit) else self._weights(unit)
-
-    def _away(self, unit: str) -> Away:
-        """What goes to another tier in the forward of a unit, and comes back in its backward."""
-        back = (*self._backward(unit), *(self._weights(unit) if self.apart else ()))
-        return away(self.placed.graph, tuple(self._forward(unit)), back, self._offloaded(unit), self.tier, self.apart)
+        Backward runs the ops in reverse, each after what it needs again. What rests on another tier in between leaves
+        behind its last use in forward, and is back before the first event that reads it.
+        """
+        forward, backward = tuple(self._forward(unit)), tuple(self._backward(unit))
+        weights = tuple(self._weights(unit)) if self.apart else ()
+        if regions := self._offloaded(unit):
+            around = away(self.placed.graph, forward, (*backward, *weights), regions, self.tier, self.apart)
+            forward = tuple(around.forward(forward))
+            backward, weights = (tuple(around.backward(late)) for late in (False, True))
+        return Passes(forward, backward, weights)
 
     def _forward(self, unit: str) -> Iterator[Event]:
         graph = self.placed.graph

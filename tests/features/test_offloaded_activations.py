@@ -21,6 +21,8 @@ from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.placement import MEMORY_TIERS
 from placealg.prover.verdict import PROVED, REFUTED
+from placealg.step import operations
+from placealg.step.away import away
 from placealg.step.derive import derive
 from placealg.step.edit import edit
 from placealg.step.program import Step
@@ -37,6 +39,15 @@ SIZES = {"b": 1, "s": 8, "h": 16, "a": 2, "f": 32, "V": 64, "L": 4, "dp": 2, "m"
 def step_of(text: str, model: str | Model = "mlp", modes: dict[str, str] | None = None, **tables: Any) -> Step:
     said = {"states": {"activations": LAYER if modes is None else modes}, **tables}
     return derive(overlay(parse_strategy(text), said), resolve_model(model) if isinstance(model, str) else model)
+
+
+def test_the_events_of_a_unit_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward, backward and the backward for weights are asked for one by one, and share what was found of the unit."""
+    built: list[str] = []
+    monkeypatch.setattr(operations, "away", lambda graph, events, *rest: [
+        built.append(next((e.unit for e in events), "")), away(graph, events, *rest)][1])
+    step = step_of("zero3*pp_zb_h1", "mlp")
+    assert sorted(built) == sorted({*built}) and any(e.verb == "fetch" for e in step.phase("backward"))
 
 
 def carried(step: Step, verb: str) -> list[tuple[str, str]]:

@@ -29,6 +29,18 @@ def trained(strategy: Strategy, model: Model) -> Model:
     """
     if any(trained_problems(strategy, model)):
         return model
+    model = taught(strategy, model)
+    key, unit = layers_chosen(strategy)
+    model = layers_apart(model, unit, **strategy.option("schedule", key)) if unit else model
+    model = layers_apart(model, AWAY, share=strategy.share_away) if strategy.share_away else model
+    return standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
+
+
+def taught(strategy: Strategy, model: Model) -> Model:
+    """The model with what a strategy adds to what is computed, and says is frozen; its layers and stages as they were.
+
+    It fits: `trained_problems` has none.
+    """
     model = with_router_losses(model, strategy.option("loss", "terms"))
     if strategy.option("optimizer", "router_bias"):
         model = with_router_bias(model)
@@ -42,11 +54,7 @@ def trained(strategy: Strategy, model: Model) -> Model:
     if scaled:
         model = with_fp8_scales(model, lambda name: any(matches(p, name) for p in scaled))
     rules = [rule for rule in strategy.groups if rule.frozen]
-    model = frozen(model, lambda name: any(rule.matches(name) for rule in rules))
-    key, unit = layers_chosen(strategy)
-    model = layers_apart(model, unit, **strategy.option("schedule", key)) if unit else model
-    model = layers_apart(model, AWAY, share=strategy.share_away) if strategy.share_away else model
-    return standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
+    return frozen(model, lambda name: any(rule.matches(name) for rule in rules))
 
 
 def layers_chosen(strategy: Strategy) -> tuple[str, str]:
@@ -79,6 +87,10 @@ def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
     if "term_axes" in said and divisor == "tokens":
         return [(("loss", "term_axes"), InputError("[loss] term_axes: terms are divided by 'tokens', the rank's own, "
                                                    "which are counted along no axis; say term_divisor = \"count\""))]
+    if (wanted or own) and "term_divisor" in said and loss["reference"] == "sum" and divisor != "one":
+        return [(("loss", "term_divisor"), InputError(
+            f"[loss] term_divisor is '{divisor}', and the loss is held against the sum over all tokens, its terms with "
+            "it: leave it out"))]
     if divisor == loss["divisor"] == "count" and set(axes) != set(loss["count_axes"] or ()):
         return [(("loss", "term_axes"), InputError(
             "[loss] term_axes: the loss is divided by a count over other axes, and a program has one count; say "

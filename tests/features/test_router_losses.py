@@ -133,6 +133,8 @@ def test_bad_input() -> None:
             ("moe", {"terms": ["z"], "term_divisor": "token"}, "term_divisor is 'token'; did you mean 'tokens'"),
             ("moe", {"terms": ["z"], "term_axes": ["dp"]}, "divided by 'tokens', the rank's own"),
             ("moe", {"terms": ["z"], "term_divisor": "count", "term_axes": ["tp"]}, "axis 'tp', which the mesh lacks"),
+            ("moe", {"preset": "sum", "terms": ["z"], "term_divisor": "count"},
+             "term_divisor is 'count', and the loss is held against the sum over all tokens, its terms with it"),
             ("moe", {"preset": "token_mean", "terms": ["z"], "term_axes": ["dp"]}, "and a program has one count")):
         with pytest.raises(InputError, match=said):
             derive(overlay(parse_strategy("dp"), {"loss": loss}), resolve_model(model))

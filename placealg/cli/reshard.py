@@ -19,6 +19,7 @@ from placealg.prover.verdict import PROVED, UNDECIDED
 from placealg.render.reshard import Page, document, page
 from placealg.step.checkpoint import Sizes, checkpoint
 from placealg.step.reshard import Reshard, check_alike, totals
+from placealg.step.trained import taught
 
 
 def reshard(chosen: Namespace) -> int:
@@ -26,7 +27,7 @@ def reshard(chosen: Namespace) -> int:
     old, new = _cases(chosen)
     with_saves = with_phase(new.step, new.base, "save")
     found = Reshard(checkpoint(old.step, old.strategy, old.model), checkpoint(with_saves, new.strategy, new.model))
-    check_alike(found, (old.model, new.model))
+    check_alike(found, (old.model, new.model), (taught(old.strategy, old.model), taught(new.strategy, new.model)))
     check_batches(old.step, new.step)
     sizes = {**_old_sizes(old), **new.sizes, **{n: v for n, v in old.sizes.items() if n not in old.strategy.mesh.names}}
     meshes = _known(old, new)

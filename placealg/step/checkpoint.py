@@ -197,10 +197,10 @@ def lines_of(*items: Item) -> dict[str, tuple[str, ...]]:
     """The lines along which items of one parameter are compared: name -> the dims laid out on the line, in order.
 
     The rows are one line, named after its first dim, and every other dim is a line; for items that are cut by elements,
-    all dims are one line.
+    all dims are one line, as is the one place of a parameter without dims.
     """
     first = items[0]
-    if any(i.flat for i in items):
+    if any(i.flat for i in items) or not first.dims:
         return {ELEMENTS: tuple(first.dims)}
     rows = first.row_dims
     return {rows[0]: rows, **{d: (d,) for d in tuple(first.dims)[first.rows:]}}

@@ -17,6 +17,7 @@ from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.alone import original
+from placealg.models.difference import first_difference
 from placealg.models.model import Model
 from placealg.step.checkpoint import (
     Checkpoint,
@@ -31,6 +32,7 @@ from placealg.step.checkpoint import (
     size,
     stored,
 )
+from placealg.step.program import Group
 
 INSTANCES = "instance"
 """The line of the instances of a unit."""
@@ -183,15 +185,15 @@ def _pairs(one: list[Spans], two: list[Spans]) -> int:
     return sum(bisect_left(starts, high) - bisect_right(ends, low) for ((low, high),) in two)
 
 
-def check_alike(reshard: Reshard, models: tuple[Model, Model]) -> None:
-    """Raise InputError if the two runs do not train alike, or the old checkpoint lacks what the new one loads."""
+def check_alike(reshard: Reshard, models: tuple[Model, Model], taught: tuple[Model, Model] | None = None) -> None:
+    """Raise InputError if the two runs do not train alike, or the old checkpoint lacks what the new one loads.
+
+    `models` are those of both runs, `taught` the same with what each strategy adds to what is computed.
+    """
     old, new = reshard.old.step.reference, reshard.new.step.reference
-    if old.model != new.model:
+    if differs := first_difference(*models):
         raise InputError(f"{old.strategy} trains {old.model}, {new.strategy} {new.model}: a checkpoint holds the "
-                         "states of one model")
-    if models[0].sizes != models[1].sizes or {g.name: g.dims for g in models[0].parameters} != {
-            g.name: g.dims for g in models[1].parameters}:
-        raise InputError(f"{old.strategy} and {new.strategy} train models called {old.model} of other sizes")
+                         f"states of one model; {differs}")
     for what, told in (("weighs tokens by", "weighting"), ("clips", "clip"), ("skips steps", "skip")):
         if getattr(old, told) != getattr(new, told):
             raise InputError(f"{old.strategy} {what} {getattr(old, told)}, {new.strategy} {getattr(new, told)}: they "
@@ -215,3 +217,17 @@ def check_alike(reshard: Reshard, models: tuple[Model, Model]) -> None:
             if of[parameter] != mine:
                 raise InputError(f"{parameter} is updated by {of[parameter][0]} in {old.strategy}, by {mine[0]} in "
                                  f"{new.strategy}: they are not held against one reference")
+            if group.statistic and (kept := _kept(reshard, group)):
+                raise InputError(f"the state that moves {parameter} takes {kept[0]} bytes in the checkpoint of "
+                                 f"{old.strategy}, {kept[1]} in {new.strategy}: they are not held against one "
+                                 "reference")
+    if taught and (differs := first_difference(*taught)):
+        raise InputError(f"{old.strategy} and {new.strategy} are not held against one reference: {differs}")
+
+
+def _kept(reshard: Reshard, group: Group) -> tuple[str, str] | None:
+    """The bytes that both runs keep for a state that no gradient moves, of its history say; None if as many."""
+    old = reshard.old.step.reference
+    there = next(g for g in old.groups if {*map(original, g.parameters)} & {*map(original, group.parameters)})
+    one, two = (r.types.plus(g.types)["o"] for r, g in ((old, there), (reshard.new.step.reference, group)))
+    return (one, two) if one != two else None

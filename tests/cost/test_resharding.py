@@ -100,6 +100,12 @@ def test_of_several_axes(one: str, old: dict[str, int], two: str, new: dict[str,
     assert sum(has) == counted.stays
 
 
+@pytest.mark.slow
+def test_of_scales_that_are_one_number_each() -> None:
+    old, new = (f'base = "{name}"\n[optimizer]\nfp8_scales = ["mlp.*"]' for name in ("zero3", "zero1"))
+    agree((old, new, "mlp"), {"dp": 2}, {"dp": 3}, {"h": 6, "f": 12, "L": 3, "V": 6}, *EVERY)
+
+
 CHUNKED = {"pp": "", "pp_interleaved": "chunks = 2", "pp_interleaved_zb": "chunks = 3", "pp_zb_v": "", "dp": "",
            "pp_zb_h1": 'alone = ["last"]', "pp_dualpipe_v": 'alone = ["last"]', "pp_1f1b": 'alone = ["first", "last"]'}
 """Pipelines by name -> what [schedule] says of them besides."""

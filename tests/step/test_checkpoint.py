@@ -15,6 +15,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Checkpoint, Sizes, block, checkpoint
 from placealg.step.reshard import Reshard, check_alike, totals, width
+from placealg.step.trained import taught
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 
@@ -104,19 +105,37 @@ def test_there_and_back_again(old: int, new: int, length: int) -> None:
     assert there.moved >= 0 and (there.moved == 0 or -(-length // old) != -(-length // new))
 
 
+SCALED = 'base = "zero3"\n[optimizer]\nfp8_scales = "attn.*"'
+
+
+def test_a_number_without_dims_is_read_by_every_rank() -> None:
+    said, model = strategy(SCALED), resolve_model("gpt")
+    kept = checkpoint(pa.derive(said, model), said, model)
+    counted = [r for r in Reshard(kept, kept).reads(*[sizes({"dp": n}, GPT) for n in (2, 3)])
+               if r.item.key == ("layer.attn.q.scale", "weight")]
+    assert [(r.reader, r.source, r.elements) for r in counted] == [(0, 0, 4), (1, 1, 4), (2, 0, 4)]
+
+
 @pytest.mark.parametrize(("old", "new", "models", "says"), [
-    ("zero3", "zero3", ("gpt", "mlp"), "zero3 trains gpt, zero3 mlp: a checkpoint holds the states of one model"),
+    ("zero3", "zero3", ("gpt", "mlp"), "zero3 trains gpt, zero3 mlp: a checkpoint holds the states of one model; "
+     "layer.mlp.up.weight is embed h × ffn 4*h in the old one, embed h × ffn f in the new one"),
     ("zero3", 'base = "zero3"\n[optimizer]\nclip = "none"', ("gpt", "gpt"), "zero3 clips True"),
     ("zero3", 'base = "zero3"\n[optimizer]\nname = "muon"', ("gpt", "gpt"), "is updated by adamw in zero3, by muon"),
     ("zero3", 'base = "zero3"\n[adapters]\nmatch = ["attn.q"]', ("gpt", "gpt"),
      "the checkpoint of zero3 has no parameter 'layer.attn.q.low.weight'"),
     ('base = "zero3"\n[groups.still]\nmatch = "embedding.weight"\nfrozen = true', "zero3", ("gpt", "gpt"),
      "has no moments of embedding.weight, which zero3 loads"),
+    ('base = "zero3"\n[optimizer]\nrouter_bias = true', "zero3", ("moe", "moe"),
+     "held against one reference: the old one has layer.router.choice_bias of expert experts, which the new one lacks"),
+    ("zero3", 'base = "zero3"\n[loss]\nterms = ["balance"]', ("moe", "moe"), "layer.router.load is a sum of"),
+    (SCALED, SCALED + "\nfp8_history = 16", ("gpt", "gpt"),
+     "the state that moves layer.attn.q.scale takes 4096 bytes in the checkpoint of strategy, 64 in strategy"),
 ])
 def test_what_is_not_one_run_is_refused(old: str, new: str, models: tuple[str, str], says: str) -> None:
     found = [strategy(old), strategy(new)]
     known = [resolve_model(m) for m in models]
     kept = [checkpoint(pa.derive(s, m), s, m) for s, m in zip(found, known, strict=True)]
     with pytest.raises(InputError) as error:
-        check_alike(Reshard(*kept), (known[0], known[1]))
+        trained = tuple(taught(s, m) for s, m in zip(found, known, strict=True))
+        check_alike(Reshard(*kept), (known[0], known[1]), (trained[0], trained[1]))
     assert says in str(error.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     """Search the space: `folder` is the cache's, `executor` derives what it lacks, `interrupted` says to stop.
 
     An `executor` has the `map` of concurrent.futures. For the `best_alone` strategies are left out whose layouts all
-    are worse by a bound (`pruning`); where nothing fits all are searched. At `most` so many are evaluated, of which
-    the first are those that work least for the `best_alone`; the rest is told as not searched.
+    are worse by a bound (`pruning`), where there is a cache the executor derives the next ones ahead, and where nothing
+    fits all are searched. At `most` so many are evaluated, of which the first are those that work least for the
+    `best_alone`; the rest is told as not searched.
 
     >>> import placealg.configurations.space as space
     >>> from fractions import Fraction
@@ -42,7 +43,7 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     """
     wanted = strategies(question)
     if best_alone:
-        found = _pruned(question, wanted, Cache(folder, question.model), interrupted, most)
+        found = _pruned(question, wanted, Cache(folder, question.model), executor, interrupted, most)
         if found.counts.fit or not found.complete:
             return found
     every: list[Evaluated] = []
@@ -61,8 +62,12 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     return Found(question, every, refused, len(wanted))
 
 
-def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Callable[[], bool], most: int | None
-            ) -> Found:
+AHEAD = 8
+"""How many strategies an executor derives ahead: what it finds of those that are left out then is not used."""
+
+
+def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, interrupted: Callable[[], bool],
+            most: int | None) -> Found:
     """The best of strategies: the one with the least bound is next, and derived as far as its bound leaves it a chance.
 
     Until one fits, the next is evaluated at once, so that an interrupt finds something.
@@ -73,8 +78,14 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Ca
     known = {e: bound for e, (_, bound) in bounds.items() if bound is not None}
     waiting = [(known[e].least if e in known else 0.0, k, e) for k, e in enumerate(wanted)]
     heapify(waiting)
-    derived = set[str]()
+    derived, begun = set[str](), set[tuple[str, bool]]()
     while waiting and not interrupted():
+        if executor is not None and cache.folder and (waiting[0][2], waiting[0][2] in derived) not in begun:
+            ahead = {(e, e in derived): least for least, _, e in nsmallest(AHEAD, waiting) if least <= best}
+            new = [key for key in ahead if key not in begun]
+            each_of = [(e, whole, question, cache.folder, best, bounds[e][0]) for e, whole in new]
+            list(executor.map(_made_ahead, each_of, chunksize=1))
+            begun.update(new)
         least, k, expression = heappop(waiting)
         if least > best:
             pruned[expression] = known[expression]
@@ -106,6 +117,17 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, interrupted: Ca
         if every[-1].near:
             best = min(best, float(every[-1].near[1][1].min()))
     return Found(question, every, refused, len(wanted), pruned)
+
+
+def _made_ahead(asked_of: tuple[str, bool, Question, Path, float, Programs]) -> None:
+    """Derive into the cache what a strategy takes next: all of its programs if `whole`, else those of a bound."""
+    expression, whole, question, folder, best, outline = asked_of
+    cache = Cache(folder, question.model)
+    kept = cache.read(expression)
+    if whole:
+        programs_for(expression, question, cache)
+    elif not outline.refused and (kept is None or _lacking(kept, question)):
+        _by_states(outline, question, cache, best)
 
 
 def _by_states(outline: Programs, question: Question, cache: Cache, best: float) -> Pruned | str:

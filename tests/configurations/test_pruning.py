@@ -162,3 +162,24 @@ def test_the_page_says_what_was_saved(placealg: Callable[..., Outcome]) -> None:
     for option in ("--front", "--robust"):
         told = placealg(*words, option)
         assert (told.code, told.out, told.err.count("\n")) == (2, "", 1) and "leave out --best-alone" in told.err
+
+
+class Counting:
+    """An executor of this process, which notes how many strategies it was given at once."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+
+    def map(self, work: Callable[..., object], *columns: list[object], chunksize: int = 1) -> list[object]:
+        self.given.append(len(columns[0]))
+        return [work(*row) for row in zip(*columns, strict=True)]
+
+
+def test_an_executor_derives_the_next_strategies_ahead_and_changes_nothing(tmp_path: Path) -> None:
+    executor = Counting()
+    ahead = search(asked(), tmp_path, executor, best_alone=True)
+    alone = search(asked(), None, best_alone=True)
+    assert sum(executor.given) > 1 < max(executor.given)
+    assert (ahead.best.text, set(ahead.pruned), ahead.counts) == (alone.best.text, set(alone.pruned), alone.counts)
+    without = Counting()
+    assert search(asked(), None, without, best_alone=True).best.text == alone.best.text and not without.given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from argparse import Namespace
 from concurrent.futures import ProcessPoolExecutor
@@ -44,7 +45,7 @@ def _side(case: CommandCase, report: Report) -> DiffSide:
 
 def _reports(one: CommandCase, two: CommandCase) -> tuple[Report, Report]:
     """Both verdicts; where there is a second core, a process of its own finds the second meanwhile."""
-    if (os.cpu_count() or 1) < 2:
+    if (os.cpu_count() or 1) < 2 or multiprocessing.current_process().daemon:
         return _prove(one), _prove(two)
     with ProcessPoolExecutor(1, initializer=work_for_another) as pool:
         other = pool.submit(_prove, two)

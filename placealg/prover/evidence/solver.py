@@ -12,7 +12,8 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
@@ -149,6 +150,21 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
+@contextmanager
+def allowed_children() -> Iterator[None]:
+    """Let a daemonic process, such as a worker of multiprocessing.Pool, start the solver.
+
+    It is forbidden since children would go on after their parent was killed; the solver ends when its connection does.
+    """
+    config: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    daemon = config.pop("daemon", None)
+    try:
+        yield
+    finally:
+        if daemon is not None:
+            config["daemon"] = daemon
+
+
 class SolverProcess:
     """A solver in a process of its own, started when first asked and replaced when it had to be killed."""
 
@@ -222,7 +238,7 @@ class SolverProcess:
             ours, theirs = context.Pipe()
             copied = ours if forks else None
             self._process = context.Process(target=_serve, args=(theirs, copied, self._solve), daemon=True)
-            with uninterrupted():
+            with uninterrupted(), allowed_children():
                 self._process.start()
             theirs.close()
             self._connection = ours

@@ -92,7 +92,8 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
             continue
         if expression not in derived and len(derived) == most:
             continue
-        say(f"{len(every)} of {len(wanted)} strategies evaluated, {len(pruned)} left out by a bound"
+        bounded = len(derived) - len(every) - len(derived & (pruned.keys() | refused.keys()))
+        say(f"{len(every)} of {len(wanted)} strategies evaluated, {len(pruned)} left out, {bounded} bounded by states"
             + (f", the best so far {best:.4g}, the least bound {least:.4g}" if best < float("inf") else ""))
         outline, _ = bounds[expression]
         kept = cache.read(expression)

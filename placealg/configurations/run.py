@@ -62,6 +62,9 @@ def search(question: Question, folder: Path | None = None, executor: Any = None,
     return Found(question, every, refused, len(wanted))
 
 
+EARLY = 16
+"""Once so many strategies are bounded by their states, and not left out, the best of them is evaluated."""
+
 AHEAD = 8
 """How many strategies an executor derives ahead: what it finds of those that are left out then is not used."""
 
@@ -70,7 +73,9 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
             most: int | None) -> Found:
     """The best of strategies: the one with the least bound is next, and derived as far as its bound leaves it a chance.
 
-    Until one fits, the next is evaluated at once, so that an interrupt finds something.
+    Until one fits, the next is evaluated at once, so that an interrupt finds something. Whenever some more are bounded
+    by their states, the one of them with the least bound is evaluated: the sooner the best is good, the less of the
+    others has to be derived.
     """
     work = Work.of(question)
     bounds = {e: work.least(e) for e in each(wanted, str)}
@@ -78,7 +83,7 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
     known = {e: bound for e, (_, bound) in bounds.items() if bound is not None}
     waiting = [(known[e].least if e in known else 0.0, k, e) for k, e in enumerate(wanted)]
     heapify(waiting)
-    derived, begun = set[str](), set[tuple[str, bool]]()
+    derived, begun, bounded = set[str](), set[tuple[str, bool]](), 0
     while waiting and not interrupted():
         if executor is not None and cache.folder and (waiting[0][2], waiting[0][2] in derived) not in begun:
             ahead = {(e, e in derived): least for least, _, e in nsmallest(AHEAD, waiting) if least <= best}
@@ -86,14 +91,16 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
             each_of = [(e, whole, question, cache.folder, best, bounds[e][0]) for e, whole in new]
             list(executor.map(_made_ahead, each_of, chunksize=1))
             begun.update(new)
-        least, k, expression = heappop(waiting)
+        least, k, expression = _next(waiting, derived if bounded == EARLY else set())
+        bounded %= EARLY
         if least > best:
             pruned[expression] = known[expression]
             continue
         if expression not in derived and len(derived) == most:
             continue
-        bounded = len(derived) - len(every) - len(derived & (pruned.keys() | refused.keys()))
-        say(f"{len(every)} of {len(wanted)} strategies evaluated, {len(pruned)} left out, {bounded} bounded by states"
+        known_by_states = len(derived) - len(every) - len(derived & (pruned.keys() | refused.keys()))
+        say(f"{len(every)} of {len(wanted)} strategies evaluated, {len(pruned)} left out, {known_by_states} bounded by "
+            "their states"
             + (f", the best so far {best:.4g}, the least bound {least:.4g}" if best < float("inf") else ""))
         outline, _ = bounds[expression]
         kept = cache.read(expression)
@@ -108,6 +115,7 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
                 known[expression] = replace(lower, seconds=max(lower.seconds, bound.seconds))
                 if best < float("inf") or lower.least == float("inf"):
                     heappush(waiting, (lower.least, k, expression))
+                    bounded += lower.least <= best
                     continue
         derived.add(expression)
         programs = programs_for(expression, question, cache)
@@ -118,6 +126,16 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
         if every[-1].near:
             best = min(best, float(every[-1].near[1][1].min()))
     return Found(question, every, refused, len(wanted), pruned)
+
+
+def _next(waiting: list[tuple[float, int, str]], of: set[str]) -> tuple[float, int, str]:
+    """Take the strategy with the least bound out of a heap: one of some, if any of them is there."""
+    found = min((w for w in waiting if w[2] in of), default=None)
+    if found is None:
+        return heappop(waiting)
+    waiting.remove(found)
+    heapify(waiting)
+    return found
 
 
 def _made_ahead(asked_of: tuple[str, bool, Question, Path, float, Programs]) -> None:

@@ -18,6 +18,7 @@ from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
 from placealg.cost.indices import over_index, valued
 from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
+from placealg.cost.parts import Parts, made_of, parts_of
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Axis, meant_size
@@ -86,6 +87,14 @@ class Formula:
             raise InputError(f"unknown unit '{self.unit}'", name=self.unit, valid=UNITS)
         if self.convention not in CONVENTIONS:
             raise InputError(f"unknown convention '{self.convention}'", name=self.convention, valid=CONVENTIONS)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled are the parts of its expressions, so that SymPy evaluates none of them again."""
+        names = ("unit", "convention", "values", "reason", "note", "axes", "rules")
+        plain = {name: getattr(self, name) for name in names}
+        return _unpickled, (plain, None if self.expr is None else parts_of(self.expr),
+                            {name: parts_of(to) for name, to in self.defined.items()},
+                            [(parts_of(less), parts_of(more)) for less, more in self.where])
 
     @staticmethod
     def parse(text: str, unit: str, convention: str = "exact", symbols: Iterable[str] | None = None,
@@ -358,6 +367,13 @@ class Formula:
         if text is None:
             return Formula.none(unit, str(leaf.get("reason", "")))
         return replace(Formula.parse(text, unit, convention, symbols, over=True), note=str(leaf.get("note", "")))
+
+
+def _unpickled(plain: Mapping[str, Any], expr: Parts | None, defined: Mapping[str, Parts],
+               where: Iterable[tuple[Parts, Parts]]) -> Formula:
+    return Formula(None if expr is None else made_of(expr), **plain,
+                   defined=FrozenMap({name: made_of(to) for name, to in defined.items()}),
+                   where=tuple((made_of(less), made_of(more)) for less, more in where))
 
 
 def json_number(value: int | Fraction) -> int | float:

@@ -15,9 +15,8 @@ from placealg.cli.terminal import work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.costs import Costs
 from placealg.errors import InputError
-from placealg.prover.verdict import Report
 from placealg.render.compare import Compared
-from placealg.render.diff import DiffSide, document, held_against, markdown
+from placealg.render.diff import DiffSide, document, figures, held_against, markdown
 from placealg.render.diff import diff as page
 
 
@@ -28,7 +27,7 @@ def diff(chosen: Namespace) -> int:
     if one.model.name != two.model.name:
         raise InputError(f"{one.strategy.name} stands on {one.model.name}, {two.strategy.name} on {two.model.name}: "
                          "name one model with --model", where="diff")
-    found = held_against(*map(_side, (one, two), _reports(one, two)))
+    found = held_against(*_sides(one, two))
     if chosen.format == "json":
         print_json(document(found))
     elif chosen.format == "markdown":
@@ -38,19 +37,16 @@ def diff(chosen: Namespace) -> int:
     return OPEN if found.undecided else DONE if found.alike else FAILED
 
 
-def _side(case: CommandCase, report: Report) -> DiffSide:
-    costs = Compared(case.strategy.name, Costs(of_device(case, None)), case.sizes)
-    return DiffSide(case.strategy, case.step, costs, report)
-
-
-def _reports(one: CommandCase, two: CommandCase) -> tuple[Report, Report]:
-    """Both verdicts; where there is a second core, a process of its own finds the second meanwhile."""
+def _sides(one: CommandCase, two: CommandCase) -> tuple[DiffSide, DiffSide]:
+    """Both sides; where there is a second core, a process of its own works out the second meanwhile."""
     if (os.cpu_count() or 1) < 2 or multiprocessing.current_process().daemon:
-        return _prove(one), _prove(two)
+        return _side(one), _side(two)
     with ProcessPoolExecutor(1, initializer=work_for_another) as pool:
-        other = pool.submit(_prove, two)
-        return _prove(one), other.result()
+        other = pool.submit(_side, two)
+        return _side(one), other.result()
 
 
-def _prove(case: CommandCase) -> Report:
-    return prove(case.step, case.lead, case.edited)
+def _side(case: CommandCase) -> DiffSide:
+    report = prove(case.step, case.lead, case.edited)
+    costs = Compared(case.strategy.name, Costs(of_device(case, None)), case.sizes)
+    return DiffSide(case.strategy, case.step, figures(costs), case.sizes, report)

@@ -12,7 +12,7 @@ from placealg.cost.formula import Formula
 from placealg.placement import STATES
 from placealg.prover.verdict import OBLIGATIONS, UNDECIDED, Report
 from placealg.render.compare import Compared, Ratio, ratio
-from placealg.render.cost import value_of
+from placealg.render.cost import Sizes, value_of
 from placealg.render.export import code, plain_markdown
 from placealg.render.proof import coloured, joined
 from placealg.render.show import claim, settings
@@ -32,11 +32,15 @@ _LONGEST, _LONGEST_RATIO = 320, 60
 
 @dataclass(frozen=True, slots=True)
 class DiffSide:
-    """One of the two: its strategy, its program, its costs (of a pipeline one stage's), and its verdict."""
+    """One of the two: its strategy, its program, its costs (of a pipeline one stage's), and its verdict.
+
+    `figures` are the costs' formulas by name, `sizes` those at which their values are taken.
+    """
 
     strategy: Strategy
     program: Step
-    costs: Compared
+    figures: Mapping[str, Formula]
+    sizes: Sizes
     report: Report
 
     @property
@@ -53,13 +57,6 @@ class DiffSide:
         return {**found, **dict(settings(self.strategy))}
 
     @property
-    def figures(self) -> dict[str, Formula]:
-        """Cost formula by name."""
-        found = self.costs.costs
-        sent = {f"sent {name}": f for name, f in found.named("communication").items() if name.startswith("over ")}
-        return {**self.costs.quantities(), **sent, **found.named("schedule")}
-
-    @property
     def verdicts(self) -> dict[str, str]:
         """The verdict, that of every obligation, and what is assumed and not covered."""
         def told(verdict: str, cls: str | None) -> str:
@@ -70,6 +67,13 @@ class DiffSide:
         found["assuming"] = "; ".join(self.report.assuming) or "nothing"
         found["not covered"] = "; ".join(self.report.not_covered)
         return found
+
+
+def figures(compared: Compared) -> dict[str, Formula]:
+    """The formulas in which a strategy may differ, by name."""
+    found = compared.costs
+    sent = {f"sent {name}": f for name, f in found.named("communication").items() if name.startswith("over ")}
+    return {**compared.quantities(), **sent, **found.named("schedule")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +136,12 @@ def _changes(one: DiffSide, two: DiffSide) -> Iterable[Change]:
         left, right = ({n: f for n, f in side.items() if n not in mine} for side in (left, right))
     for name in {**left, **right}:
         first, second = left.get(name), right.get(name)
-        values = (None if first is None else value_of(first, one.costs.sizes),
-                  None if second is None else value_of(second, two.costs.sizes))
+        values = (None if first is None else value_of(first, one.sizes),
+                  None if second is None else value_of(second, two.sizes))
         if first is not None and second is not None and first == second and values[0] == values[1]:
             continue
         yield Change(name, first, second, values, None if first is None or second is None else ratio(
-            second, first, two.costs.sizes, one.costs.sizes))
+            second, first, two.sizes, one.sizes))
 
 
 def diff(found: Differences, width: int) -> list[Line]:
@@ -258,7 +262,7 @@ def document(found: Differences) -> dict[str, Any]:
     """The differences as a JSON object."""
     def leaf(formula: Formula | None, side: DiffSide) -> dict[str, Any] | None:
         return None if formula is None else formula.to_json(
-            **{n: v for n, v in side.costs.sizes.items() if n in formula.inputs})
+            **{n: v for n, v in side.sizes.items() if n in formula.inputs})
 
     return {
         "version": 1, "strategies": [found.one.strategy.name, found.two.strategy.name],

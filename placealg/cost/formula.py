@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
@@ -18,7 +18,7 @@ from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
 from placealg.cost.indices import over_index, valued
 from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
-from placealg.cost.parts import Parts, made_of, parts_of
+from placealg.cost.parts import packed, unpickled
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Axis, meant_size
@@ -89,12 +89,7 @@ class Formula:
             raise InputError(f"unknown convention '{self.convention}'", name=self.convention, valid=CONVENTIONS)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled are the parts of its expressions, so that SymPy evaluates none of them again."""
-        names = ("unit", "convention", "values", "reason", "note", "axes", "rules")
-        plain = {name: getattr(self, name) for name in names}
-        return _unpickled, (plain, None if self.expr is None else parts_of(self.expr),
-                            {name: parts_of(to) for name, to in self.defined.items()},
-                            [(parts_of(less), parts_of(more)) for less, more in self.where])
+        return unpickled, (Formula, {f.name: packed(getattr(self, f.name)) for f in fields(self)})
 
     @staticmethod
     def parse(text: str, unit: str, convention: str = "exact", symbols: Iterable[str] | None = None,
@@ -132,8 +127,8 @@ class Formula:
         self._check(bound)
         if self.expr is None:
             return self
-        expr = self.expr.subs({symbol(n): _rational(v) for n, v in bound.items()})
-        return replace(self, expr=expr, values=self.values.plus(bound))
+        to = {symbol(n): _rational(v) for n, v in bound.items()}
+        return replace(self, expr=self.expr.subs(to), values=self.values.plus(bound))
 
     @overload
     def value(self, **sizes: Size) -> int | Fraction | None: ...
@@ -145,8 +140,7 @@ class Formula:
         """The exact value at `sizes` and the defaults; if some sizes are numpy arrays, an array of doubles.
 
         None while a symbol is free, if the formula divides by zero, if there is no closed form, and where `where` says
-        that none is claimed; an array has nan there. Sizes that do not
-        divide what a strategy splits are an InputError, as on the command line.
+        so; an array has nan there. Sizes that do not divide what a strategy splits are an InputError.
         """
         if self.expr is not None and any(hasattr(size, "__array__") for size in sizes.values()):
             from placealg.cost.arrays import at
@@ -369,13 +363,6 @@ class Formula:
         return replace(Formula.parse(text, unit, convention, symbols, over=True), note=str(leaf.get("note", "")))
 
 
-def _unpickled(plain: Mapping[str, Any], expr: Parts | None, defined: Mapping[str, Parts],
-               where: Iterable[tuple[Parts, Parts]]) -> Formula:
-    return Formula(None if expr is None else made_of(expr), **plain,
-                   defined=FrozenMap({name: made_of(to) for name, to in defined.items()}),
-                   where=tuple((made_of(less), made_of(more)) for less, more in where))
-
-
 def json_number(value: int | Fraction) -> int | float:
     """The number as JSON writes it: an integer where it is one, else the decimals of the nearest double.
 
@@ -393,9 +380,8 @@ def exact_size(name: str, size: Size) -> Fraction:
         raise InputError(f"{name} = {size!r} is not a number") from None
     rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
     if exact <= 0 or (exact.denominator != 1 and not rational):
-        kind = "a positive number" if rational else "a whole number of at least 1"
-        raise InputError(f"{name} = {size}: a size is {kind}" if not rational else
-                         f"{name} = {size}: bytes per element are {kind}")
+        raise InputError(f"{name} = {size}: " + ("bytes per element are a positive number" if rational else
+                                                 "a size is a whole number of at least 1"))
     return exact
 
 

@@ -5,12 +5,23 @@ SymPy evaluates anew what it unpickles. Of a Max over many moments that takes se
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import sympy
 
-Parts = tuple[tuple[Any, tuple[int, ...]], ...]
-"""The parts of an expression: a symbol or a number, or a function with the places of its arguments; itself last."""
+from placealg.frozen import FrozenMap
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of an expression: a symbol or a number, or a function with the places of its arguments; itself last."""
+
+    each: tuple[tuple[Any, tuple[int, ...]], ...]
+
 
 _PLAIN = (sympy.Add, sympy.Mul, sympy.Pow, sympy.Max, sympy.Min, sympy.ceiling, sympy.floor)
 """The functions that are made without being evaluated."""
@@ -20,7 +31,7 @@ def parts_of(expr: Any) -> Parts:
     """The parts of an expression, each once and behind its arguments.
 
     >>> x = sympy.Symbol("x")
-    >>> [of for _, of in parts_of(x + x**2)] in ([(), (), (0, 1), (0, 2)], [(), (), (1, 0), (1, 2)])
+    >>> [of for _, of in parts_of(x + x**2).each] in ([(), (), (0, 1), (0, 2)], [(), (), (1, 0), (1, 2)])
     True
     """
     places: dict[Any, int] = {}
@@ -34,7 +45,7 @@ def parts_of(expr: Any) -> Parts:
         return places[part]
 
     place(expr)
-    return tuple(found)
+    return Parts(tuple(found))
 
 
 def made_of(parts: Parts) -> Any:
@@ -46,7 +57,30 @@ def made_of(parts: Parts) -> Any:
     True
     """
     made: list[Any] = []
-    for part, of in parts:
+    for part, of in parts.each:
         arguments = [made[k] for k in of]
         made.append(part if not of else part(*arguments, evaluate=False) if part in _PLAIN else part(*arguments))
     return made[-1]
+
+
+def packed(value: Any) -> Any:
+    """A value with the parts of every expression in its place, in tuples and maps, too."""
+    if isinstance(value, sympy.Basic):
+        return parts_of(value)
+    if isinstance(value, FrozenMap):
+        return FrozenMap({key: packed(item) for key, item in value.items()})
+    return tuple(map(packed, value)) if type(value) is tuple else value
+
+
+def unpacked(value: Any) -> Any:
+    """The value that was packed."""
+    if isinstance(value, Parts):
+        return made_of(value)
+    if isinstance(value, FrozenMap):
+        return FrozenMap({key: unpacked(item) for key, item in value.items()})
+    return tuple(map(unpacked, value)) if type(value) is tuple else value
+
+
+def unpickled(make: Callable[..., Made], fields: Mapping[str, Any]) -> Made:
+    """What a pickle of packed fields is read as."""
+    return make(**{name: unpacked(value) for name, value in fields.items()})

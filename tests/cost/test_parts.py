@@ -37,4 +37,4 @@ def test_nothing_is_evaluated_again() -> None:
     held = sympy.Mul(2, x + y, evaluate=False)
     for expr in (held, sympy.Max(held, sympy.Max(x, 3, evaluate=False), evaluate=False)):
         assert made_of(parts_of(expr)) == expr
-        assert len(parts_of(expr)) == len(set(sympy.preorder_traversal(expr)))
+        assert len(parts_of(expr).each) == len(set(sympy.preorder_traversal(expr)))

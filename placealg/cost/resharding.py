@@ -32,7 +32,6 @@ from placealg.cost.resharding_stages import (
     own_instances,
     parts_of,
     stations,
-    unsaid,
 )
 from placealg.frozen import FrozenMap
 from placealg.step.checkpoint import Item, lines_of
@@ -79,9 +78,6 @@ def volumes(reshard: Reshard) -> Volumes:
     stored = sum((e * made.elements(one) for one, _, e in every), sympy.S.Zero)
     read = sum((e * made.elements(one) * _copies(new, two) for one, two, e in every), sympy.S.Zero)
     every_read = made.formula(read)
-    if why := unsaid(old) or unsaid(new):
-        lacks = Formula.none("bytes", why)
-        return Volumes(made.formula(stored), every_read, lacks, lacks, lacks, lacks)
     stays, note = made.stay(every)
     on_device = made.formula(stays, note)
     moved = on_device if on_device.expr is None else replace(on_device, expr=every_read.expr - on_device.expr, note="")

@@ -156,17 +156,21 @@ def own_instances(side: Side, item: Item, at: Mapping[str, Any]) -> tuple[Run, .
     return tuple(Run((end(chunk), end(chunk + 1))) for chunk in turns)
 
 
-def _listed(side: Side, item: Item) -> Iterator[tuple[int, Any, Any]]:
-    """(rank, first instance, the one after the last) of every chunk that has any, where the layers of each are said."""
+def _listed(side: Side, item: Item) -> Iterator[tuple[Any, Any, Any]]:
+    """(rank, first instance, the one after the last) of every chunk that has any, where the layers of each are said.
+
+    Where the number of chunks is a symbol, so is that of the ranks, among which chunks are dealt out in turn.
+    """
     pipeline = side.found.pipeline
     assert pipeline is not None
     count, before = monomial(item.count), _before(side, item)
     one_kind = len(layers_of(side.found)) == 1
-    ranks = len(pipeline.stages) // (pipeline.chunks or 1)
+    ranks = side.size(pipeline.axis)
     for chunk, ends in enumerate(pairwise([0, *accumulate(pipeline.stages)])):
         low, high = (sympy.Integer(end) if one_kind else sympy.Min(sympy.Max(end - before, 0), count) for end in ends)
         if low != high:
-            yield pipeline.rank(chunk, ranks), low, high
+            yield (pipeline.rank(chunk, int(ranks)) if ranks.is_Integer else chunk - ranks * sympy.floor(chunk / ranks),
+                   low, high)
 
 
 def _before(side: Side, item: Item) -> Any:
@@ -191,14 +195,6 @@ def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any]:
         return sympy.Min(sympy.Max(found, 0), count) if len(loops) > 1 else found
 
     return end
-
-
-def unsaid(side: Side) -> str:
-    """Why nothing is told of a side's stages; "" if something is."""
-    pipeline = side.found.pipeline
-    if pipeline and pipeline.stages and pipeline.chunks is None:
-        return "the layers of its stages are said, and the number of their chunks is a symbol: it is counted at sizes"
-    return ""
 
 
 def is_zero(number: Any) -> Any:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import prod
 
 import pytest
+import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicting import predicting
@@ -13,7 +14,7 @@ from predicting import predicting
 import placealg as pa
 from placealg.cost.indices import valued
 from placealg.cost.resharding import Volumes, volumes
-from placealg.cost.resharding_stages import OLD, RANK
+from placealg.cost.resharding_stages import OLD, RANK, Side, own_instances
 from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Sizes, checkpoint
@@ -237,9 +238,30 @@ def test_of_all_ranks_of_several_axes(one: str, two: str) -> None:
         of_any(one, two, "gpt", (*meshes, chunked(2, 13, h=36, a=36, s=36, V=36)))
 
 
-def test_stages_and_chunks_of_which_one_is_a_list_and_one_a_symbol() -> None:
-    _, formulas = reshard('base = "pp_interleaved"\n[schedule]\nstages = [2, 2, 2, 2]', "dp", model="mlp")
-    assert formulas.stays.expr is None and "the number of their chunks is a symbol" in formulas.stays.reason
+ANY_CHUNKS = 'base = "pp_interleaved"\n[schedule]\nstages = [1, 2, 1, 3, 1, 2]'
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 6])
+def test_of_a_list_of_stages_every_rank_has_its_turns(ranks: int) -> None:
+    """Of layers that are dealt out to ranks whose number is a symbol, each has every so many of the list's entries."""
+    model, said = resolve_model("mlp"), parse_strategy_file(ANY_CHUNKS).strategy
+    side = Side(checkpoint(pa.derive(said, model), said, model), "")
+    item = next(i for i in side.found.items if i.parameter.startswith("layer."))
+    for rank in range(ranks):
+        runs = own_instances(side, item, {"pp": sympy.Integer(rank)})
+        layers = valued(sum(run.times * run.length for run in runs), {"pp": Fraction(ranks)})
+        assert layers == sum([1, 2, 1, 3, 1, 2][rank::ranks])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "two"), [
+    (ANY_CHUNKS, "dp"), ("dp", ANY_CHUNKS), (ANY_CHUNKS, "pp"), ("pp_interleaved", ANY_CHUNKS), (ANY_CHUNKS, "zero3")])
+def test_of_lists_of_stages_dealt_out_to_any_number_of_ranks(one: str, two: str) -> None:
+    """The number of chunks is a symbol: that of the ranks says how the chunks of the list are dealt out in turn."""
+    axes = ["pp" if "stages" in text or "pp" in text else "dp" for text in (one, two)]
+    for ranks, v, others in ((2, 3, 4), (3, 2, 2)):
+        at = [ranks if "stages" in text or "interleaved" in text else others for text in (one, two)]
+        of_any(one, two, "mlp", ({axes[0]: at[0]}, {axes[1]: at[1]}, chunked(v, 10)))
 
 
 @pytest.mark.parametrize(("one", "two"), [("pp, prediction", "dp"), ("dp", "pp, prediction"), ("pp, prediction", "pp"),

@@ -144,7 +144,9 @@ def _layout(said: Said, pp: int, layers: int | None) -> tuple[list[int], int] | 
     if layers is not None and sum(stages) != layers:
         raise said.refuse(key, f"layout {text}: {sum(stages)} layers of {layers}")
     if len(stages) % pp:
-        raise said.refuse(key, f"layout {text}: {len(stages)} stages for {pp} ranks")
+        few, many = len(stages) // pp * pp, -(-len(stages) // pp) * pp
+        raise said.refuse(key, f"layout {text}: {len(stages)} stages for {pp} ranks, each of which runs as many: make "
+                               f"them {f'{few} or {many}' if few else many}")
     if parts[0][:1] != "E" or parts[-1][-1:] != "L" or expanded.count("E") + expanded.count("L") > 2:
         raise said.refuse(key, f"layout {text}: the first stage begins with E, and the last one ends in L")
     if apart:
@@ -159,7 +161,8 @@ def _check_predicting(said: Said, key: str, before: list[str], count: int) -> No
     """Refuse layers that predict where they are neither with the loss nor on the stage before it, or not as many."""
     if any("m" in part for part in before):
         raise said.refuse(key, f"layout {said.raw(key)}: layers that predict later tokens (m) stand with the loss, or "
-                               "alone on the one stage before a last one of L")
+                               "alone on the one stage before a last one of L: write ..t|tmL or ..t|m|L in place of "
+                               "..tm|L, which no strategy says")
     told = said.number("mtp-num-layers") or 0
     if count != told:
         raise said.refuse(key, f"layout {said.raw(key)}: {count} layers that predict later tokens (m), and "

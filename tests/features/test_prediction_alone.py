@@ -312,7 +312,11 @@ def test_megatron_says_such_stages_by_letters() -> None:
     assert layout(2, "Ettt|tttmL") == ()
     assert layout(3, "Ettt|ttt|mL") == (3, 3, 0)
     for text in ("Ettt|tttm|L", "Ettt|ttt|m|m|L", "Em|tttttt|L"):
-        with pytest.raises(InputError, match=r"\(m\) stand with the loss, or alone on the one stage before"):
+        with pytest.raises(InputError, match=r"\(m\) stand with the loss, or alone on the one stage before .*: write "
+                                             r"\.\.t\|tmL or \.\.t\|m\|L"):
             layout(text.count("|") + 1, text, text.count("m"))
+    for ranks, told in ((2, "2 or 4"), (4, "4")):
+        with pytest.raises(InputError, match=f"{ranks} ranks, each of which runs as many: make them {told}"):
+            layout(ranks, "Ettt|ttt|mL")
     with pytest.raises(InputError, match=r"1 layers that predict later tokens \(m\), and mtp-num-layers is 2"):
         layout(4, "Ettt|ttt|m|L", 2)

@@ -15,8 +15,13 @@ import pytest
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
+from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, REFUTED, Report
+from placealg.simulator import Setting, simulate
+from placealg.simulator.setting import fitting_microbatches
 from placealg.step.derive import derive
+from placealg.step.edit import edit
+from placealg.step.program import Step
 from placealg.strategy import catalogue as cat
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy, overlay
@@ -117,16 +122,20 @@ def strategies() -> Iterator[str]:
         yield name if alone.mesh.names and alone.data_axes else f"zero1*{name}"
 
 
-def judged(text: str, model: str, *features: str) -> Report | None:
-    """The verdict on a strategy with some features; None where they do not fit it."""
+def with_features(text: str, model: str, *features: str) -> Step | None:
+    """The program of a strategy with some features; None where one of them means nothing for it."""
     strategy = parse_strategy(text)
     tables = [FEATURES[f](strategy) for f in features]
-    if not all(tables):
-        return None
+    return derive(merged(strategy, *tables), resolve_model(model)) if all(tables) else None
+
+
+def judged(text: str, model: str, *features: str) -> Report | None:
+    """The verdict on a strategy with some features; None where they do not fit it."""
     try:
-        return prove(derive(merged(strategy, *tables), resolve_model(model)))
+        step = with_features(text, model, *features)
     except InputError:
         return None
+    return prove(step) if step else None
 
 
 def told(report: Report) -> list[str]:
@@ -151,25 +160,51 @@ def test_every_feature_means_something_somewhere() -> None:
     assert all(any(FEATURES[f](s) for s in strategies) for f in FEATURES)
 
 
-def pairs(seed: int, count: int) -> Iterator[tuple[str, str, str, str, Report]]:
-    """Random strategies of the catalogue, composed or not, with two features each, that fit."""
+BEHIND = ("tp_sp", "pp", "pp_zb_h1", "pp_interleaved", "cp_ring", "ep", "recompute_full", "offload_optimizer")
+"""What is composed with a strategy of the catalogue, at random."""
+
+Pair = tuple[str, str, str, str, Step]
+
+
+def pairs(seed: int, count: int) -> Iterator[Pair]:
+    """Random strategies of the catalogue, composed or not, with two features each, that fit; refusals are one line."""
     draw, known = Random(seed), list(strategies())
     while count:
         text, model = draw.choice(known), draw.choice(MODELS)
         if draw.random() < 0.4:
-            text = f"{text}*{draw.choice(('tp_sp', 'pp', 'cp_ring', 'ep', 'recompute_full'))}"
+            text = f"{text}*{draw.choice(BEHIND)}"
         one, two = draw.sample(list(FEATURES), 2)
         try:
-            report = judged(text, model, one, two)
-        except InputError:
+            step = with_features(text, model, one, two)
+        except InputError as error:
+            assert str(error) and "\n" not in str(error)
             continue
-        if report is not None:
+        if step is not None:
             count -= 1
-            yield text, model, one, two, report
+            yield text, model, one, two, step
+
+
+def ran(step: Step) -> bool:
+    """Whether a run with two ranks on every axis, and stages enough, equals the single device's."""
+    sizes, pipeline = dict.fromkeys(step.reference.mesh.names, 2), step.reference.pipeline
+    if pipeline:
+        sizes[pipeline.axis] = max(2, pipeline.least)
+    return simulate(step, Setting.equal(step.reference, sizes, fitting_microbatches(step.reference, sizes, 2), 1)).equal
 
 
 @pytest.mark.parametrize("number", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(
-    1, 1 + int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")) // 5))])
+    1, 1 + int(os.environ.get("PLACEALG_RANDOM_RUNS", "200")) // 5))])
 def test_pairs_of_features_are_proved(number: int) -> None:
-    for text, model, one, two, report in pairs(number, 2 if not number else 8):
-        assert report.verdict == PROVED, f"{text} on {model}: {one}, {two}: {told(report)}"
+    """Proved, and with few axes also run."""
+    for text, model, one, two, step in pairs(number, 2 if not number else 8):
+        case, report = f"{text} on {model}: {one}, {two}", prove(step)
+        assert report.verdict == PROVED, f"{case}: {told(report)}"
+        assert len(step.reference.mesh.names) > 1 or ran(step), case
+
+
+def test_a_pair_that_is_wrong_is_seen() -> None:
+    """A program that lacks a reduction is neither proved nor run."""
+    step = with_features("dp", "mlp", "average", "skip")
+    assert step is not None and ran(step)
+    broken = edit(step, {"drop": "reduce.layer.weight.grad_sum.reduce[dp]"})
+    assert REFUTED in {v.verdict for v in examine(broken).verdicts} and not ran(broken)

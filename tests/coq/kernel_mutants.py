@@ -22,6 +22,7 @@ from operator_changes import operator_changes
 
 import placealg as pa
 from placealg.check.kernel import Kernel, kernel
+from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, REFUTED, overall
@@ -41,8 +42,9 @@ STRATEGIES = (
     "zero3*zero1[more]", 'hsdp|[loss]\npreset = "token_mean"', 'zero1|[loss]\npreset = "sum"',
     'hsdp|[optimizer]\nskip = "overflow"', 'zero1|[optimizer]\nname = "muon"', 'hsdp|[optimizer]\nname = "lamb"',
     'hsdp|[checkpoint]\nby = "one"', 'zero1|[optimizer]\naverage = "optimizer"',
-    'zero3|[optimizer]\naverage = "parameters"', 'hsdp|[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"')
-"""Names, some with tables of their own behind a bar."""
+    'zero3|[optimizer]\naverage = "parameters"', 'hsdp|[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"',
+    "zero1@statistics", 'zero3@statistics|[loss]\npreset = "token_mean"')
+"""Names, some with another model behind an @, some with tables of their own behind a bar."""
 
 TWICE = "a unit, or the loss, is computed twice"
 CHECKPOINT = "a checkpoint is stored or loaded in another way"
@@ -53,13 +55,18 @@ LEFT = "a copy that nobody reads is not freed, and so is there behind the first 
 
 def strategy_of(text: str) -> Strategy:
     """A strategy of the catalogue, with its tables behind a bar."""
-    base, _, tables = text.partition("|")
-    return parse_strategy_file(f'base = "{base}"\n{tables}').strategy
+    named, _, tables = text.partition("|")
+    return parse_strategy_file(f'base = "{named.partition("@")[0]}"\n{tables}').strategy
+
+
+def model_of(text: str) -> Model:
+    """The model behind an @; else the abstract one."""
+    return resolve_model(text.partition("|")[0].partition("@")[2] or "abstract")
 
 
 def program(text: str) -> Step:
-    """Its program on the abstract model."""
-    return pa.derive(strategy_of(text), pa.abstract())
+    """Its program on its model."""
+    return pa.derive(strategy_of(text), model_of(text))
 
 
 def cause(mutant: Mutant) -> str:
@@ -96,7 +103,7 @@ class Count:
 def counted(strategy: str, mutants: Iterable[Mutant],
             ask: Callable[[Step, Strategy, Model], Kernel] = kernel) -> Count:
     """What the two say of the mutants of a strategy's program."""
-    chosen, on, count = strategy_of(strategy), pa.abstract(), Count()
+    chosen, on, count = strategy_of(strategy), model_of(strategy), Count()
     for mutant in mutants:
         found = ask(mutant.step, chosen, on)
         if found.accepted is None:
@@ -116,7 +123,7 @@ def counted(strategy: str, mutants: Iterable[Mutant],
 
 def title(strategy: str) -> str:
     """A strategy's name in the table."""
-    return f"`{strategy.replace(chr(10), ' ').replace('|', ' with ')}`"
+    return f"`{strategy.replace(chr(10), ' ').replace('|', ' with ').replace('@', ' on ')}`"
 
 
 def table(counts: dict[str, Count]) -> Iterator[str]:

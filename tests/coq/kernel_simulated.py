@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kernel_mutants import KINDS, STRATEGIES, TWICE, program, strategy_of
+from kernel_mutants import KINDS, STRATEGIES, TWICE, model_of, program, strategy_of
 from kernel_run import Run, World
 from mutants import Mutant
 
-import placealg as pa
 from placealg.check.kernel import kernel
 from placealg.simulator.run import simulate
 from placealg.simulator.setting import Setting
@@ -46,7 +45,7 @@ def cause(mutant: Mutant, said: str) -> str:
 
 def compared(strategy: str, mutants: Iterable[Mutant], steps: int = 1, microbatches: int = 1) -> Agreement:
     """The two on the mutants of a strategy's program, at two ranks an axis."""
-    chosen, on, found = strategy_of(strategy), pa.abstract(), Agreement()
+    chosen, on, found = strategy_of(strategy), model_of(strategy), Agreement()
     for mutant in mutants:
         asked = kernel(mutant.step, chosen, on)
         if asked.accepted is None or not isinstance(asked.program, tuple):

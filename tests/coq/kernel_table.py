@@ -28,6 +28,11 @@ STRATEGIES = (
     "zero3*zero1[more]", "dp*recompute_full", "dp*recompute_selective", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ring",
     "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved")
 BASES = ("dp", "zero1", "zero3", "hsdp")
+ON = ("abstract", "gpt", "moe")
+"""The models on which a strategy that says more is asked about."""
+BESIDE = ("statistics", "amax", "two_losses")
+"""Models with more than parameters that a gradient of one loss moves."""
+
 TABLES = {
     "a token mean": '[loss]\npreset = "token_mean"', "a sum": '[loss]\npreset = "sum"',
     "a mean over microbatches": '[loss]\nreference = "microbatch_mean"', "no clip": '[optimizer]\nclip = "none"',
@@ -39,7 +44,9 @@ TABLES = {
     "padded rows": '[shards]\npad = "rows"', "padded elements": '[shards]\npad = "elements"',
     "a checkpoint by one rank": '[checkpoint]\nby = "one"', "by one replica": '[checkpoint]\nby = "replica"',
     "of parameters alone": '[checkpoint]\nholds = "parameters"',
-    "frozen norms": '[groups.norms]\nmatch = "*norm*"\nfrozen = true', "adapters": '[adapters]\nmatch = "*"'}
+    "frozen norms": '[groups.norms]\nmatch = "*norm*"\nfrozen = true', "adapters": '[adapters]\nmatch = "*"',
+    "a router's losses": '[loss]\nterms = ["balance", "z"]', "a router's bias": '[optimizer]\nrouter_bias = true',
+    "scales of 8 bits": '[optimizer]\nfp8_scales = ["*"]'}
 """What a strategy may say besides its placement: a name, and the tables of a file."""
 
 MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
@@ -81,14 +88,21 @@ def table() -> Iterator[str]:
     for k, note in enumerate(notes):
         yield f"({k + 1}) {note}  "
     yield ""
-    yield "The same on abstract and gpt, where the strategy says more than its placement:"
+    yield f"The same on {', '.join(ON[:-1])} and {ON[-1]}, where the strategy says more than its placement:"
     yield ""
     yield "| with | " + " | ".join(f"`{base}`" for base in BASES) + " |"
     yield "|---" * (len(BASES) + 1) + "|"
     for name, tables in TABLES.items():
-        cells = ["; ".join(sorted({answer(base, model, tables) for model in ("abstract", "gpt")} - {NO_PROGRAM}))
+        cells = ["; ".join(sorted({answer(base, model, tables) for model in ON} - {NO_PROGRAM}))
                  for base in BASES]
         yield f"| {name} | " + " | ".join(cells) + " |"
+    yield ""
+    yield "And on models in which a gradient of one loss is not all that moves parameters:"
+    yield ""
+    yield "| model | " + " | ".join(f"`{base}`" for base in BASES) + " |"
+    yield "|---" * (len(BASES) + 1) + "|"
+    for model in BESIDE:
+        yield f"| {model} | " + " | ".join(answer(base, model) for base in BASES) + " |"
     yield ""
     yield "| to be trusted | lines |"
     yield "|---|---|"

@@ -17,7 +17,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
 from placealg.prover.kernel.whole_units import Outside, whole_units
-from placealg.step.event import MICROBATCH, Clause
+from placealg.step.event import MICROBATCH, Clause, Group
 from placealg.step.program import Event, EventLoop, Node, Step
 
 Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
@@ -36,6 +36,7 @@ _TICKS = {"assign": "Start", "update": "Advance", "store": "Store", "load": "Loa
 _WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "sum": "Sum"}
 _OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Premultiplied"}
 _SYMBOLS = {"tokens": "Tokens", "count": "Count", "m": "Micro", "loss_scale": "Scaling"}
+_MERGED = {"mean": "MeanTaken", "sum": "SumTaken"}
 _PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
 FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
@@ -55,13 +56,13 @@ def program_of(step: Step, rests: Rests, averages: Rests = NONE) -> tuple[Term, 
     split = next((g for g in step.reference.groups if g.split), None)
     if split:
         raise Outside("", f"axis {split.split[0]} splits parameters ({split.name}): not in the kernel")
-    writer = _Writer(folded)
+    writer = _Writer(folded, frozenset(op.unit for op in terms(step.reference.graph)))
     reference = folded.reference
     groups: list[Term] = []
     for group in reference.groups:
         axes, tier = rests[group.name]
         groups.append(("Group", [writer.units[s] for s in group.sites], [("Owner", writer.axes[a]) for a in axes],
-                       tier.capitalize(), [_VALUES[v] for v in group.whole_reads], group.frozen,
+                       tier.capitalize(), [_VALUES[v] for v in group.whole_reads], _mover(group),
                        writer.average(group.name, averages) if group.averaged else "NoAverage"))
     nodes = folded.tree()
     loops = [k for k, n in enumerate(nodes) if isinstance(n, EventLoop) and n.name == MICROBATCH]
@@ -84,9 +85,8 @@ def _check_reference(step: Step) -> None:
     for wrong, told in (
         (r.pipeline is not None, "a pipeline"),
         (r.weighting not in _WEIGHTINGS, f"weights of tokens: {r.weighting}"),
-        (len(r.losses) > 1 or bool(terms(r.graph)), "several losses"),
+        (len(r.losses) > 1, f"losses of tokens of their own ({', '.join(r.losses)})"),
         (bool(r.random_keys), "random streams keyed by rank"),
-        (any(g.statistic for g in r.groups), "running statistics"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in r.groups),
          "an update that reads neither its element nor whole matrices"),
     ):
@@ -94,15 +94,27 @@ def _check_reference(step: Step) -> None:
             raise Outside("", f"{told}: not in the kernel")
 
 
+def _mover(group: Group) -> str:
+    """What moves a group."""
+    if not group.statistic:
+        return "Nothing" if group.frozen else "Gradient"
+    if group.merge not in _MERGED:
+        raise Outside(group.name, f"merge = {group.merge}")
+    return _MERGED[group.merge]
+
+
 @dataclass(frozen=True, slots=True, init=False)
 class _Writer:
     step: Step
+    terms: frozenset[str]
     axes: Mapping[str, int]
     units: Mapping[str, int]
     groups: Mapping[str, int]
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, terms: frozenset[str]) -> None:
+        """`terms` are the units that have further terms of the loss."""
         object.__setattr__(self, "step", step)
+        object.__setattr__(self, "terms", terms)
         for name, names in (("axes", step.reference.mesh.names), ("units", [u.name for u in step.reference.units]),
                             ("groups", [g.name for g in step.reference.groups])):
             object.__setattr__(self, name, {n: k for k, n in enumerate(names)})
@@ -143,9 +155,14 @@ class _Writer:
     def instr(self, e: Event) -> Term:
         """An event on one instance of a unit, as a term."""
         if not e.group:
-            if e.verb != "compute" or e.divisor != ONE or e.phase not in ("forward", "backward"):
+            if e.verb != "compute" or e.phase not in ("forward", "backward"):
                 raise Outside(e.path, f"{e.verb} of {e.value}")
-            return "Forward" if e.phase == "forward" else "Backward"
+            own = e.phase == "backward" and e.unit in self.terms
+            if e.divisor != ONE and not own:
+                raise Outside(e.path, f"divisor = {e.divisor}")
+            return ("Backward", [self.ratio(e)] if own else []) if e.phase == "backward" else "Forward"
+        if e.verb == "compute" and e.value == "grad" and self.step.reference.group(e.group).statistic:
+            return ("Take", self.groups[e.group], self.ratio(e))
         make = _EVENTS.get(e.verb)
         if make is None or e.value not in _VALUES:
             raise Outside(e.path, f"{e.verb} of {e.value}")
@@ -190,10 +207,11 @@ class _Writer:
         return ("Norm", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
 
     def flag(self, e: Event) -> Term:
-        """A group's flag, as a term; a reference that leaves out no step has none, and nothing frozen has one."""
+        """A group's flag, as a term; only what a gradient moves has one, where the reference leaves out steps."""
         if e.verb != "compute" or e.tiers[0] != e.tiers[1]:
             raise Outside(e.path, f"{e.verb} of {e.value} on {e.tier}")
-        if not self.step.reference.skip or self.step.reference.group(e.group).frozen:
+        group = self.step.reference.group(e.group)
+        if not self.step.reference.skip or group.frozen or group.statistic:
             raise Outside(e.path, "a flag that the reference lacks")
         return ("Look", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
 

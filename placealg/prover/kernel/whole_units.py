@@ -2,6 +2,8 @@
 
 If every axis splits the batch alone, a rank runs each op on its own sequences exactly as the single device does: the
 ops of a unit, all of them, each once, in the graph's order and with nothing between them, are the unit's computation.
+Where a unit has further terms of the loss, its backward has their divisor, which all of them share. A statistic may be
+taken, and added up, between a unit's ops, once the op that holds it has run: that is done behind them all.
 Anything else is refused, naming the event that differs.
 """
 
@@ -11,7 +13,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from placealg.models.backward import GRAD, needs_gradient
+from placealg.arith import ONE, Monomial
+from placealg.models.backward import GRAD, needs_gradient, terms
 from placealg.models.graph import Graph, Op
 from placealg.step.event import Event
 from placealg.step.program import Step
@@ -56,7 +59,7 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     done: set[tuple[str, str]] = set()
     needs = needs_gradient(step.reference.graph)
     slices: dict[str, str] = {}
-    for (phase, unit), found in itertools.groupby(step.events, _place):
+    for (phase, unit), found in itertools.groupby(_taken_behind(step), _place):
         run = tuple(found)
         if not phase:
             yield tuple(_whole_loss(step, e) for e in run)
@@ -64,13 +67,14 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
         if phase not in PASSES or (phase, unit) in done:
             raise Outside(run[0].path, f"unit {unit} computes in more than one place, or again")
         done.add((phase, unit))
-        ops = _ops(step, unit)
+        ops, divisor = _ops(step, unit), ONE
         if phase == "forward":
             _match(step, run, [_forward(op) for op in ops], slices)
         else:
             _match(step, run, [_backward(op) for op in reversed(ops) if op.output in needs], slices)
+            divisor = _shared(step, run)
         if unit != "loss":
-            yield (Event(phase, "compute", "activation", unit=unit, rule=run[0].rule),)
+            yield (Event(phase, "compute", "activation", unit=unit, divisor=divisor, rule=run[0].rule),)
         elif any(e.value == "loss" and e.verb == "scale" for e in step.events[step.events.index(run[0]):]):
             raise Outside(run[0].path, "the loss is scaled after backward has begun")
     wanted = [*(("forward", u.name) for u in step.reference.units), ("backward", "loss"),
@@ -79,6 +83,45 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     missing = [(phase, name) for phase, name in wanted if (phase, name) not in done]
     if missing:
         raise Outside("", f"unit {missing[0][1]} has no {missing[0][0]}")
+
+
+def _taken_behind(step: Step) -> Iterator[Event]:
+    """The events, those that take statistics between a unit's ops behind these."""
+    waiting: list[Event] = []
+    unit, made = "", set[str]()
+    for event in step.events:
+        if event.on_tensor and event.phase == "forward" and event.unit:
+            if event.unit != unit:
+                yield from waiting
+                waiting, unit, made = [], event.unit, set()
+            made.add(event.value)
+            yield event
+        elif unit and _of_statistic(step, event, unit):
+            taken = step.reference.group(event.group).taken
+            if event.verb == "compute" and taken not in made:
+                raise Outside(event.path, f"it is taken before {taken}")
+            waiting.append(event)
+        else:
+            yield from waiting
+            waiting, unit = [], ""
+            yield event
+    yield from waiting
+
+
+def _of_statistic(step: Step, event: Event, unit: str) -> bool:
+    """Whether an event takes, adds up or reduces a statistic of a unit in its forward."""
+    return bool(event.phase == "forward" and event.group and step.unit_of(event) == unit
+                and step.reference.group(event.group).statistic and event.value in ("grad", "grad_sum"))
+
+
+def _shared(step: Step, run: tuple[Event, ...]) -> Monomial:
+    """The divisor of which a unit's further terms of the loss start; 1 where it has none."""
+    sums = {op.output for op in terms(step.reference.graph)}
+    found = [e for e in run if e.verb == "compute" and e.on_gradient and e.tensor in sums]
+    other = next((e for e in found if e.divisor != found[0].divisor), None)
+    if other is not None:
+        raise Outside(other.path, f"divisor = {other.divisor}, and that of {found[0].path} = {found[0].divisor}")
+    return found[0].divisor if found else ONE
 
 
 def _place(event: Event) -> tuple[str, str]:
@@ -107,6 +150,7 @@ def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str
            slices: dict[str, str]) -> None:
     """Raise Outside unless a run of events is exactly the wanted ops; slices of the data may occur anywhere in it."""
     graph = step.reference.graph
+    sums = {op.output for op in terms(graph)}
     loop = graph.loop(run[0].unit)
     handed = run[0 if run[0].phase == "forward" else -1]
     if loop and (handed.verb != "assign" or not graph.slot(handed.tensor)):
@@ -115,6 +159,8 @@ def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str
     for event in run:
         if event.at or event.where or event.layout != "own":
             raise Outside(event.path, "an op runs in part only")
+        if event.divisor != ONE and not (event.on_gradient and event.tensor in sums):
+            raise Outside(event.path, f"divisor = {event.divisor}")
         if event.verb == "slice" and graph.tensors[event.tensor].kind == "data" and not event.on_gradient:
             if set(event.axes) != set(step.reference.data_axes) or event.to != "S(batch)":
                 raise Outside(event.path, "the data are not split as the batch is")

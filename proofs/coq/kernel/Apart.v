@@ -27,7 +27,7 @@ Definition apart (u : nat) (f f' : facts) : Prop :=
 Lemma instr_apart (u : nat) (f : facts) (e : instr) : good_instr p u e = true -> apart u f (after_instr p start now
   u f e).
 Proof.
-  destruct e as [g e| |]; cbn [after_instr good_instr]; intros good; repeat split;
+  destruct e as [g e| |own|g k]; cbn [after_instr good_instr]; intros good; repeat split;
     cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
   - now rewrite length_put_at.
   - intros g' _ out. unfold nth_table. rewrite nth_put_at. destruct (g' =? g) eqn:same; [|easy].
@@ -40,6 +40,9 @@ Proof.
   - intros g len out. destruct (lt_dec g (length (groups p))) as [in_|out'].
     + rewrite nth_table_map by easy. now rewrite out.
     + unfold nth_table. rewrite !nth_overflow; [easy|lia|]. unfold group_numbers. rewrite map_length, seq_length. lia.
+  - now rewrite length_put_at.
+  - intros g' _ out. unfold nth_table. rewrite nth_put_at. destruct (g' =? g) eqn:same; [|easy].
+    apply Nat.eqb_eq in same. subst. rewrite out, andb_false_r in good. easy.
 Qed.
 
 Lemma body_apart (u : nat) (body : list instr) (f : facts) : forallb (good_instr p u) body = true ->

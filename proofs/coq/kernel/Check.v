@@ -180,38 +180,37 @@ Variable p : program.
 Variables (start : bool) (now : moment).
 
 Definition sites_at (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
-Definition trained (g : nat) : bool := match nth_error (groups p) g with Some d => negb (frozen d) | None => false
-  end.
+Definition trained (g : nat) : bool := match nth_error (groups p) g with Some d => negb (frozen d) | None => false end.
+Definition graded_at (g : nat) : bool := match nth_error (groups p) g with Some d => graded d | None => false end.
+Definition summed_at (g : nat) : bool := match nth_error (groups p) g with Some d => summed d | None => false end.
 Definition whole_of (v : value) (g : nat) : bool :=
   match nth_error (groups p) g with Some d => existsb (value_eqb v) (whole_reads d) | None => false end.
 Definition local_to (v : value) (g : nat) (q : place) : bool := negb (whole_of v g) || anywhere q.
 Definition uses (u g : nat) : bool := mem u (sites_at g).
 Definition units : nat := length (repeated p).
-Definition wanted : list ratio :=
-  match weighs p with
+Definition wanted (g : nat) : list ratio :=
+  if summed_at g then [one] else match weighs p with
   | TokenMean => [by1 Count one] | MicrobatchMean => if equal p then [by1 Count one] else [] | Sum => [one] end ++
-  match weighs p with Sum => [] | _ => if equal p then [fold_right by1 (by1 Tokens (by1 Micro one)) (map Size (data
-    p))]
-    else [] end.
+  match weighs p with
+  | Sum => [] | _ => if equal p then [fold_right by1 (by1 Tokens (by1 Micro one)) (map Size (data p))] else [] end.
 
 (** The reference's gradient, before clipping. *)
 Definition whole (g : nat) (c : content) : bool :=
   match c, now with
-  | Sums s, Late => existsb (fun k => if terms_eq s (Terms k [] Before (sites_at g)) then true else false) wanted
+  | Sums s, Late => existsb (fun k => if terms_eq s (Terms k [] Before (sites_at g)) then true else false) (wanted g)
   | _, _ => false
   end.
 Definition ready (g : nat) (c : content) : bool :=
-  if clips p then match c with Clipped => true | _ => false end else whole g c.
+  if clips p && graded_at g then match c with Clipped => true | _ => false end else whole g c.
 (** Every rank knows whether the step is left out. *)
 Definition decided (f : facts) : bool := negb (skips p) ||
-  forallb (fun g => negb (trained g) || match nth g (looked (counts f)) None with Some [] => true | _ => false end)
+  forallb (fun g => negb (graded_at g) || match nth g (looked (counts f)) None with Some [] => true | _ => false end)
     (seq 0 (length (groups p))).
 Definition normed (f : facts) : bool :=
-  forallb (fun g => negb (trained g) || match nth g (norms f) None with Some [] => true | _ => false end)
+  forallb (fun g => negb (graded_at g) || match nth g (norms f) None with Some [] => true | _ => false end)
     (seq 0 (length (groups p))).
-Definition current (f : facts) (c : counter) : bool := match told (counts f) c false with Ticks false [] _ => true |
-  _ =>
-  false end.
+Definition current (f : facts) (c : counter) : bool :=
+  match told (counts f) c false with Ticks false [] _ => true | _ => false end.
 Definition sayable1 (f : facts) (s : symbol) : bool :=
   match s with
   | Tokens => equal p && match now with Amid => true | _ => false end
@@ -232,8 +231,8 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | h => h end
   | Gather x y along q => set k y match get k x with
       | Holds c q' _ => if rigid c along && forallb is_owner (on_axes along q')
-          then Holds c (union q (off_axes along q')) (outside_none (get k y) q && within q (off_axes along q')) else
-            Any
+          then Holds c (union q (off_axes along q')) (outside_none (get k y) q && within q (off_axes along q'))
+          else Any
       | _ => Any end
   | Initial y q => set k y (if start then Holds (Moment false) q (outside_none (get k y) q) else Any)
   | Copy x y q => set k y match get k x with
@@ -314,6 +313,11 @@ Definition deposited (f : facts) (u g : nat) (right : bool) (k : table) : know :
   | _, _ => Any
   end.
 
+(** Further terms of the loss that a unit has start as the loss does. *)
+Definition own_right (f : facts) (own : list ratio) : bool :=
+  forallb (fun k => match factor f with
+    | Some c => sayable f k && (if ratio_eq (times k one) c then true else false) | None => false end) own.
+
 Definition after_instr (u : nat) (f : facts) (e : instr) : facts :=
   match e with
   | On g e => with_slots f (put_at g (after_event f g (nth_table (slots f) g) e) (slots f))
@@ -321,25 +325,28 @@ Definition after_instr (u : nat) (f : facts) (e : instr) : facts :=
       let seen := weights_right u f in
       let right := seen && current f Stream && match acts f with Entered => true | _ => false end in
       Facts (slots f) (put_at u right (kepts f)) (if right then Left else Lost) (cots f) (factor f) (norms f)
-        (counts f)
-            (fine f && seen)
-  | Backward =>
+        (counts f) (fine f && seen)
+  | Backward own =>
       let seen := weights_right u f in
-      let right := seen && nth u (kepts f) false && match cots f, now with Entered, Amid => true | _, _ => false
-        end in
+      let right := seen && own_right f own && nth u (kepts f) false && match cots f, now with
+        | Entered, Amid => true | _, _ => false end in
       Facts (map (fun g => let k := nth_table (slots f) g in
-                    if uses u g && trained g then set k (At Grad Device) (deposited f u g right k) else k)
+                    if uses u g && graded_at g then set k (At Grad Device) (deposited f u g right k) else k)
                       group_numbers)
             (kepts f) (acts f) (if right then Left else Lost) (factor f) (norms f) (counts f) (fine f && seen)
+  | Take g k =>
+      let right := nth u (kepts f) false && negb (graded_at g) && sayable f k in
+      with_slots f (put_at g (set (nth_table (slots f) g) (At Grad Device)
+        (if right then Holds (Sums (Terms (times k one) (data p) Now [u])) [] true else Any)) (slots f))
   end.
 
 Definition has_forward (l : list instr) : bool := existsb (fun e => match e with Forward => true | _ => false end) l.
-Definition has_backward (l : list instr) : bool := existsb (fun e => match e with Backward => true | _ => false
-  end) l.
+Definition has_backward (l : list instr) : bool :=
+  existsb (fun e => match e with Backward _ => true | _ => false end) l.
 Definition entering (f g : flow) : flow := if flow_eq f g then Entered else Lost.
 (** What enters the next instance is what has left this one. *)
-Definition kept_up (f f' : flow) : bool := match f, f' with Entered, Left => true | Entered, _ => false | _, _ =>
-  true end.
+Definition kept_up (f f' : flow) : bool :=
+  match f, f' with Entered, Left => true | Entered, _ => false | _, _ => true end.
 Definition leaving (f g : flow) : flow := match f with Entered => g | _ => Lost end.
 
 Definition after_block (f : facts) (b : block) : facts :=
@@ -355,10 +362,8 @@ Definition after_block (f : facts) (b : block) : facts :=
                     (if bw then if goes then leaving c (Outside (units - u)) else Lost else cots f)
   | Loss k => match now with
       | Amid => Facts (slots f) (kepts f) (acts f)
-          (if flow_eq (acts f) (Outside units) then Outside 0 else Lost) (if sayable f k then Some (times k one) else
-            None)
-          (norms f) (counts f)
-            (fine f)
+          (if flow_eq (acts f) (Outside units) then Outside 0 else Lost)
+          (if sayable f k then Some (times k one) else None) (norms f) (counts f) (fine f)
       | _ => Facts (slots f) (kepts f) (acts f) Lost None (norms f) (counts f) (fine f) end
   | ScaleLoss k => Facts (slots f) (kepts f) (acts f) (cots f)
       match factor f with Some c => if sayable f k then Some (times k c) else None | None => None end

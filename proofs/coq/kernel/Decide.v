@@ -190,7 +190,7 @@ Definition second_guess (f f' : facts) : facts :=
 (** ** What a program has to be like, and the verdict *)
 
 Definition good_instr (u : nat) (e : instr) : bool :=
-  match e with On g _ => (g <? length (groups p)) && uses p u g | _ => true end.
+  match e with On g _ | Take g _ => (g <? length (groups p)) && uses p u g | _ => true end.
 Definition good_block (b : block) : bool :=
   match b with
   | Each u _ l => (u <? units p) && forallb (good_instr u) l

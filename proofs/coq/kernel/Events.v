@@ -29,9 +29,10 @@ Lemma ready_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i 
   ready p now g c = true -> when_ok now j -> group_of i = g ->
   val t j c r i = inr (applied p t (weights_at p t) i).
 Proof.
-  unfold ready, applied. destruct (clips p).
+  unfold ready, applied. intros all here <-. change (graded_at p (group_of i)) with (by_gradient p (group_of i)) in all.
+  destruct (clips p && by_gradient p (group_of i)).
   - destruct c; easy.
-  - intros. now apply whole_ok with (now := now) (g := g).
+  - now apply whole_ok with (now := now) (g := group_of i).
 Qed.
 
 Ltac here H r good := specialize (H r good); cbn beta in H.

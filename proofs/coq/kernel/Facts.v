@@ -324,10 +324,13 @@ Qed.
 Lemma mean_count (t : nat) : mean p count_ t (by1 Count one) = share (length (tokens t)).
 Proof. rewrite by1_ok, mean_one by easy. cbn. ring. Qed.
 
-Lemma wanted_ok (t j : nat) (k : ratio) : In k (wanted p) -> j < micro -> weight p t j = mean p count_ t k.
+Lemma wanted_ok (t g j : nat) (k : ratio) : In k (wanted p g) -> j < micro -> weight p t g j = mean p count_ t k.
 Proof.
   pose proof (of_tokens t) as all_. pose proof (of_batch t j) as each_. pose proof (mean_count t) as count1.
-  unfold wanted, weight. fold means. intros inside small. apply in_app_iff in inside.
+  unfold wanted, weight. change (summed_at p g) with (adds_up p g). fold means. intros inside small.
+  destruct (adds_up p g).
+  { destruct inside as [<-|[]]. now rewrite mean_one. }
+  apply in_app_iff in inside.
   destruct (weighs p), (equal p) eqn:same; cbn [In] in inside;
     repeat match goal with H : _ \/ _ |- _ => destruct H | H : False |- _ => destruct H end; subst;
     rewrite ?count1, ?mean_one; try easy; auto.
@@ -337,10 +340,10 @@ Qed.
 Lemma whole_ok (t j : nat) (now : moment) (g : nat) (c : content) (r : rank) (i : E) :
   whole p now g c = true -> when_ok now j -> group_of i = g -> val t j c r i = inr (grad_at t i).
 Proof.
-  destruct c as [| | |s| |]; try easy; destruct now; try easy. cbn. intros same -> group.
+  destruct c as [| | |s| |]; try easy; destruct now; try easy. cbn. intros same -> <-.
   apply existsb_exists in same. destruct same as [c [good same]]. destruct (terms_eq s _) as [->|]; [|easy].
   cbn [co un pt from]. f_equal. unfold grad_at, gradient, covered, partial_sum, given. cbn [near forallb].
   rewrite sum_flat_map, <- sum_list_times. apply sum_list_ext; intros n small. apply in_seq in small.
-  rewrite (wanted_ok t n c) by (easy || lia). f_equal. apply sum_list_ext; intros x _. now subst.
+  rewrite (wanted_ok t (group_of i) n c) by (easy || lia). reflexivity.
 Qed.
 End Facts.

@@ -51,7 +51,7 @@ Proof.
   intros g. split; [apply (of_tally _ _ _ g)|]. intros now r good. exact (current_ok t LossScale f m r g now good).
 Qed.
 
-Lemma part_of (gl : nat * nat) : In gl (all_parts p) -> fst gl < length (groups p) /\ trains p (fst gl) = true /\
+Lemma part_of (gl : nat * nat) : In gl (all_parts p) -> fst gl < length (groups p) /\ by_gradient p (fst gl) = true /\
   snd gl < depth p (hd 0 (sites_of p (fst gl))).
 Proof.
   destruct gl as [n k]. intros inside. unfold all_parts in inside.
@@ -69,7 +69,7 @@ Proof.
   rewrite forallb_forall in all. apply existsb_same. intros gl inside. destruct (part_of gl inside) as [small [learns
     deep_]].
   specialize (all (fst gl)). rewrite in_seq in all. specialize (all ltac:(lia)).
-  change (trained p (fst gl)) with (trains p (fst gl)) in all. rewrite learns in all. cbn [negb orb] in all.
+  change (graded_at p (fst gl)) with (by_gradient p (fst gl)) in all. rewrite learns in all. cbn [negb orb] in all.
   destruct (nth (fst gl) (looked (counts f)) None) as [[|]|] eqn:found; try easy.
   now rewrite (of_looks _ _ _ g _ _ found (snd gl) r deep_ good).
 Qed.
@@ -80,7 +80,7 @@ Proof.
   intros g all good. unfold total.
   set (l := flat_map _ _).
   assert (parts : l = map (fun gl => partial m (fst gl) (snd gl) r) (all_parts p)).
-  { unfold l, all_parts. induction (filter (trains p) (seq 0 (length (groups p)))) as [|n s IH]; cbn; [easy|].
+  { unfold l, all_parts. induction (filter (by_gradient p) (seq 0 (length (groups p)))) as [|n s IH]; cbn; [easy|].
     now rewrite map_app, IH, map_map. }
   assert (right : forall gl, In gl (all_parts p) -> partial m (fst gl) (snd gl) r =
     Some (sum_list (part (fst gl) (snd gl)) (fun i => measure i (grad_at p t i)))).
@@ -91,7 +91,7 @@ Proof.
     assert (known : nth_error (norms f) n' = Some (Some [])).
     { destruct (nth_error (norms f) n') as [q|] eqn:found.
       - unfold normed in all. rewrite forallb_forall in all. specialize (all n'). rewrite in_seq in all.
-        specialize (all ltac:(lia)). change (trained p n') with (trains p n') in all. rewrite learns in all.
+        specialize (all ltac:(lia)). change (graded_at p n') with (by_gradient p n') in all. rewrite learns in all.
         apply nth_error_nth with (d := None) in found. rewrite found in all. destruct q as [[|]|]; easy.
       - apply nth_error_None in found. rewrite (as_many_norms _ _ _ g) in found. lia. }
     cbn [fst snd]. rewrite (of_norms _ _ _ g n' [] known k' r) by (easy || lia). reflexivity. }

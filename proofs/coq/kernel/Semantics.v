@@ -24,6 +24,8 @@ Definition sat (q : place) (r : rank) (i : E) : bool := forallb (sat1 r i) q.
 
 Definition sites_of (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
 Definition trains (g : nat) : bool := match nth_error (groups p) g with Some d => negb (frozen d) | None => false end.
+Definition by_gradient (g : nat) : bool := match nth_error (groups p) g with Some d => graded d | None => false end.
+Definition adds_up (g : nat) : bool := match nth_error (groups p) g with Some d => summed d | None => false end.
 Definition used (u g : nat) : bool := existsb (Nat.eqb u) (sites_of g).
 Definition depth (u : nat) : nat := if nth u (repeated p) false then layers u else 1.
 Definition part (g l : nat) : list E := filter (fun i => (group_of i =? g) && (layer_of i =? l)) elements.
@@ -88,7 +90,7 @@ Definition largest (l : list (option bool)) (j : bool) : option bool :=
   else if existsb is_some l then Some j else None.
 
 Definition all_parts : list (nat * nat) :=
-  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (filter trains (seq 0 (length (groups p)))).
+  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (filter by_gradient (seq 0 (length (groups p)))).
 (** A rank leaves out the step if it holds a flag that is set. Where the reference leaves out none there is no flag.
   *)
 Definition leaves_out (m : memory) (r : rank) : bool :=
@@ -96,7 +98,7 @@ Definition leaves_out (m : memory) (r : rank) : bool :=
 
 Definition total (m : memory) (r : rank) : option K :=
   let all := flat_map (fun g => map (fun l => partial m g l r) (seq 0 (depth (hd 0 (sites_of g)))))
-                      (filter trains (seq 0 (length (groups p)))) in
+                      (filter by_gradient (seq 0 (length (groups p)))) in
   if forallb is_some all then together all 0%ring else None.
 
 (** The elements of which an update of one reads a value: the element, and all of its matrix where the optimizer
@@ -179,29 +181,41 @@ Definition at_forward (u l : nat) (m : memory) : memory :=
     (fun u' l' r => if (u' =? u) && (l' =? l) then Some (n r, view m u l r, act m r) else kept m u' l' r)
     ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
 
-(** The first use of a parameter in backward order sets its gradient, later ones add to it. *)
-Definition at_backward (t j u l : nat) (m : memory) : memory :=
+(** The first use of a parameter in backward order sets its gradient, later ones add to it. What a unit hands back, and
+    its gradients, are scaled as the loss is; further terms of the loss that it has itself have to be, too: [gamma] and
+    [backward] are of the loss with them. *)
+Definition at_backward (t j u l : nat) (own : list ratio) (m : memory) : memory :=
+  let same r := forallb (fun k => if number_dec (ratio_of m t j r k) (scale m r) then true else false) own in
   let from r x := match kept m u l r with Some (n, s, a) => (n, s, a x) | None => (0, [], act m r x) end in
   let found r i := sum_list (local t j r) (fun x => gamma u l x (from r x) (view m u l r) (cot m r x) i) in
   let y := At Grad Device in
-  let here i := used u (group_of i) && (layer_of i =? l) && trains (group_of i) in
+  let here i := used u (group_of i) && (layer_of i =? l) && by_gradient (group_of i) in
   Memory (fun y' r i => if slot_eqb y' y && here i then
-            match kept m u l r with
-            | None => Some (junk (clock m) r i)
-            | Some _ =>
+            match kept m u l r, same r with
+            | None, _ | _, false => Some (junk (clock m) r i)
+            | Some _, true =>
               if last (sites_of (group_of i)) 0 =? u then Some (inr (scale m r * found r i)%ring)
               else match held m y r i with
                    | Some (inr b) => Some (inr (b + scale m r * found r i)%ring)
                    | _ => Some (junk (clock m) r i) end
             end else held m y' r i)
-    (partial m) (count m) (act m) (fun r x => backward u l x (from r x) (view m u l r) (cot m r x))
+    (partial m) (count m) (act m)
+    (fun r x => if same r then backward u l x (from r x) (view m u l r) (cot m r x) else junk_flow r x)
     (scale m) (tally m) (flag m) (kept m) ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
+
+Definition at_take (t j u l g : nat) (k : ratio) (m : memory) : memory :=
+  write m (fun i => (group_of i =? g) && (layer_of i =? l)) (At Grad Device) (fun r i =>
+    match kept m u l r with
+    | None => Some (junk (clock m) r i)
+    | Some (n, s, a) => Some (inr (sum_list (local t j r) (fun x => statistic u l x (n, s, a x) i) * ratio_of m t j r
+        k)%ring) end).
 
 Definition at_instr (t j u l : nat) (m : memory) (e : instr) : memory :=
   match e with
   | On g e => at_event t j (fun i => (group_of i =? g) && (layer_of i =? l)) e m
   | Forward => at_forward u l m
-  | Backward => at_backward t j u l m
+  | Backward own => at_backward t j u l own m
+  | Take g k => at_take t j u l g k m
   end.
 
 Definition instance (u : nat) (reversed : bool) (k : nat) : nat := if reversed then depth u - 1 - k else k.
@@ -307,18 +321,19 @@ Fixpoint ref_leave (x : X) (d : nat) : B :=  (* what d units from the end have h
   end.
 Definition ref_cot (x : X) (u k : nat) : B := iter k (ref_back x u) (ref_leave x (length (repeated p) - 1 - u)).
 Definition contribution (u l : nat) (x : X) (i : E) : K :=
-  gamma u l x (ref_kept x u l) (ref_view u l) (ref_cot x u (depth u - 1 - l)) i.
-Definition weight (j : nat) : K :=
-  match weighs p with
+  if by_gradient (group_of i) then gamma u l x (ref_kept x u l) (ref_view u l) (ref_cot x u (depth u - 1 - l)) i
+  else statistic u l x (ref_kept x u l) i.
+Definition weight (g j : nat) : K :=
+  if adds_up g then 1%ring else match weighs p with
   | TokenMean => share (length (tokens t))
   | MicrobatchMean => share micro * share (length (batch t j))
   | Sum => 1 end%ring.
 Definition gradient (i : E) : K :=
-  sum_list (seq 0 micro) (fun j => weight j *
+  sum_list (seq 0 micro) (fun j => weight (group_of i) j *
     sum_list (batch t j) (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
 Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i
   (gradient i))).
-Definition applied (i : E) : K := if clips p then clip norm (gradient i) else gradient i.
+Definition applied (i : E) : K := if clips p && by_gradient (group_of i) then clip norm (gradient i) else gradient i.
 End Reference.
 
 (** Whether a gradient of the step overflows; the number of updates so far, and parameters and moments. *)
@@ -351,7 +366,7 @@ Definition truth (x : value) (t : nat) (i : E) : T + K :=
 (** The elements that the program is about. *)
 Definition covers (i : E) : Prop :=
   group_of i < length (groups p) /\ layer_of i < depth (hd 0 (sites_of (group_of i))).
-Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device [] false NoAverage).
+Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device [] Gradient NoAverage).
 
 (** Every rank holds equally many tokens in every microbatch of every step. *)
 Definition equal_counts : Prop := exists c, 0 < c /\ forall t j r, j < micro -> ok r -> length (local t j r) = c.

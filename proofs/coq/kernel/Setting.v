@@ -31,6 +31,7 @@ Class world := {
   seed : X -> A -> B;
   backward : nat -> nat -> X -> nat * list T * A -> list T -> B -> B;  (* what forward kept, weights *)
   gamma : nat -> nat -> X -> nat * list T * A -> list T -> B -> E -> K;
+  statistic : nat -> nat -> X -> nat * list T * A -> E -> K;  (* a token's part of a statistic, of what forward kept *)
   (* the loss scale: its state is a number, 0 at first; by what it multiplies; how it goes on, by whether a step was
      left out *)
   scaling : nat -> K; unscaling : nat -> K; scaling_ok : forall n, (scaling n * unscaling n)%ring = 1%ring;

@@ -97,7 +97,7 @@ Proof.
   assert (good_ : forall i, forallb is_owner (rests (group_at p i)) = true /\
      match average_rests (group_at p i) with AverageAt q _ => forallb is_owner q | NoAverage => true end = true).
   { intros i. destruct (well_parts p well) as [_ [groups_ _]]. unfold group_at.
-    destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device [] false NoAverage)) as [in_|out];
+    destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device [] Gradient NoAverage)) as [in_|out];
       [|now rewrite out].
     rewrite forallb_forall in groups_. specialize (groups_ _ in_). unfold good_group in groups_.
     apply andb_true_iff in groups_. destruct groups_ as [_ both]. now apply andb_true_iff in both. }

@@ -49,8 +49,9 @@ Inductive event :=
 | TakeIn (x y : slot) (q : place)                       (* update of an average: y takes in x *)
 .
 
-(** What happens to one instance of a unit. *)
-Inductive instr := On (g : nat) (e : event) | Forward | Backward.
+(** What happens to one instance of a unit. [own] are the divisors of which further terms of the loss start that the
+    unit has itself; [Take] is the statistic of a group, of what forward kept, on the rank's tokens. *)
+Inductive instr := On (g : nat) (e : event) | Forward | Backward (own : list ratio) | Take (g : nat) (k : ratio).
 
 (** The step counter, the random stream and the loss scale: states of their own, one number a rank. *)
 Inductive counter := Step | Stream | LossScale.
@@ -75,11 +76,18 @@ Inductive block :=
 (** Where the strategy says that an average of the weights rests, and on which tier, if a group has one. *)
 Inductive average_place := NoAverage | AverageAt (q : place) (k : tier).
 
+(** What moves a group: a gradient; nothing, so that it is frozen; or a statistic of the batch's tokens, weighed as
+    their gradients are, or summed. A statistic is neither clipped nor counted in the norm, and no flag looks at it. *)
+Inductive mover := Gradient | Nothing | MeanTaken | SumTaken.
+
 (** A group of parameters: the units that use it, in forward order; where, and on which tier, the strategy says that it
-    rests; the values of which the update of an element reads its whole matrix; whether it has no gradient and no
-    update; where its average rests. *)
+    rests; the values of which the update of an element reads its whole matrix; what moves it; where its average
+    rests. *)
 Record group := Group { sites : list nat; rests : place; lies : tier; whole_reads : list value;
-  frozen : bool; average_rests : average_place }.
+  moved : mover; average_rests : average_place }.
+Definition frozen (d : group) : bool := match moved d with Nothing => true | _ => false end.
+Definition graded (d : group) : bool := match moved d with Gradient => true | _ => false end.
+Definition summed (d : group) : bool := match moved d with SumTaken => true | _ => false end.
 
 (** How the reference weighs a token: by one over all tokens of the step; by one over those of its microbatch and over
     the number of microbatches; by 1. *)

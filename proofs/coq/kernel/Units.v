@@ -68,14 +68,11 @@ Record frame (u l : nat) (m m' : memory) : Prop := {
   fr_kept : forall u' l' r, (u' =? u) && (l' =? l) = false -> kept m' u' l' r = kept m u' l' r
 }.
 
-Lemma frame_refl u l m : frame u l m m.
-Proof. now split. Qed.
+Lemma frame_refl u l m : frame u l m m. Proof. now split. Qed.
 Lemma frame_trans u l m m' m'' : frame u l m m' -> frame u l m' m'' -> frame u l m m''.
 Proof.
-  intros [a b c [c1 c2] d e] [a' b' c' [c1' c2'] d' e']. split; try congruence.
-  - intros. now rewrite a', a.
-  - split; congruence.
-  - intros. now rewrite e', e.
+  intros [a b c [c1 c2] d e] [a' b' c' [c1' c2'] d' e'].
+  split; try congruence; [intros; now rewrite a', a|split; congruence|intros; now rewrite e', e].
 Qed.
 
 Lemma event_frame (t j : nat) (here : E -> bool) (e : event) (m : memory) :
@@ -113,10 +110,10 @@ Lemma seen_ok (f : facts) (m : memory) (r : rank) (i : E) : inst f m -> weights_
 Proof.
   intros known right good need. unfold needs in need. apply filter_In in need. destruct need as [_ need].
   apply andb_true_iff in need. destruct need as [use layer]. apply Nat.eqb_eq in layer.
-  pose proof (used_small _ _ use) as small. unfold weights_right, group_numbers in right. rewrite forallb_forall in
-    right.
-  specialize (right (group_of i)). rewrite in_seq in right. specialize (right ltac:(lia)).
-  change (uses p u (group_of i)) with (used p u (group_of i)) in right. rewrite use in right. cbn [negb orb] in right.
+  pose proof (used_small _ _ use) as small. unfold weights_right, group_numbers in right.
+  rewrite forallb_forall in right. specialize (right (group_of i)). rewrite in_seq in right.
+  specialize (right ltac:(lia)). change (uses p u (group_of i)) with (used p u (group_of i)) in right.
+  rewrite use in right. cbn [negb orb] in right.
   unfold weight_right in right. pose proof (in_fit _ _ known i use layer (At Weight Device)) as H.
   destruct (get _ _) as [| |[[|]| | | | |] [|] o]; try easy. specialize (H r good). cbn in H. now rewrite H.
 Qed.
@@ -131,10 +128,9 @@ Qed.
 Lemma logged (f : facts) (m m' : memory) : inst f m -> weights_right p u f = true ->
   reads m' = (u, l, held m (At Weight Device)) :: reads m -> log_ok t m -> log_ok t m'.
 Proof.
-  intros known right all log u' l' got read r i good need cover. rewrite all in read. destruct read as [[= <- <-
-    <-]|read].
-  - now apply (seen_ok f m r i known right).
-  - eapply log; eassumption.
+  intros known right all log u' l' got read r i good need cover. rewrite all in read.
+  destruct read as [[= <- <- <-]|read]; [now apply (seen_ok f m r i known right)|].
+  eapply log; eassumption.
 Qed.
 
 Definition goes (f f' : facts) (m m' : memory) : Prop :=
@@ -143,9 +139,8 @@ Definition goes (f f' : facts) (m m' : memory) : Prop :=
   (forall g, used p u g = false -> nth_table (slots f') g = nth_table (slots f) g) /\
   (forall u', u' <> u -> nth u' (kepts f') false = nth u' (kepts f) false).
 
-Lemma glob_same (f f' : facts) (m m' : memory) : norms f' = norms f -> counts f' = counts f -> partial m' = partial
-  m ->
-  count m' = count m -> tally m' = tally m /\ flag m' = flag m -> glob t f m -> glob t f' m'.
+Lemma glob_same (f f' : facts) (m m' : memory) : norms f' = norms f -> counts f' = counts f ->
+  partial m' = partial m -> count m' = count m -> tally m' = tally m /\ flag m' = flag m -> glob t f m -> glob t f' m'.
 Proof. intros A B C D [E1 F1] [a b c d e]. split; rewrite ?A, ?B, ?C, ?D, ?E1, ?F1; easy. Qed.
 
 Lemma on_ok (f : facts) (m : memory) (g : nat) (e : event) : g < length (groups p) -> used p u g = true -> inst f m ->
@@ -157,8 +152,8 @@ Proof.
   set (m' := at_event p t j here e m) in *.
   set (new := after_event p start now f g (nth_table (slots f) g) e).
   split; [|repeat split]; cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
-  - destruct known as [a b b' c d e1 e2 f1 f2 h]. split; cbn [with_slots slots kepts acts cots factor norms counts
-    fine].
+  - destruct known as [a b b' c d e1 e2 f1 f2 h].
+    split; cbn [with_slots slots kepts acts cots factor norms counts fine].
     + now apply (glob_same f _ m).
     + now rewrite length_put_at.
     + easy.
@@ -221,22 +216,71 @@ Qed.
 Lemma nth_table_map (F : nat -> table) (g : nat) : g < length (groups p) ->
   nth_table (map F (group_numbers p)) g = F g.
 Proof.
-  intros small. unfold nth_table, group_numbers. rewrite nth_indep with (d' := F 0) by (now rewrite map_length,
-    seq_length).
+  intros small. unfold nth_table, group_numbers.
+  rewrite nth_indep with (d' := F 0) by (now rewrite map_length, seq_length).
   rewrite map_nth with (d := 0). now rewrite seq_nth.
 Qed.
 
-Lemma backward_ok (f : facts) (m : memory) : u < units p -> inst f m ->
-  goes f (after_instr p start now u f Backward) m (at_instr p t j u l m Backward).
+Lemma take_ok (f : facts) (m : memory) (g : nat) (n : ratio) : g < length (groups p) -> used p u g = true -> inst f m ->
+  goes f (after_instr p start now u f (Take g n)) m (at_instr p t j u l m (Take g n)).
+Proof.
+  intros small use known. cbn [after_instr at_instr].
+  set (right := nth u (kepts f) false && _ && _).
+  set (m' := at_take p t j u l g n m).
+  pose proof known as [a b b' c d e1 e2 f1 f2 h].
+  split; [|repeat split]; cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
+  - split; cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
+    + now apply (glob_same f _ m).
+    + now rewrite length_put_at.
+    + intros i use' layer. unfold nth_table at 1. rewrite nth_put_at.
+      destruct (group_of i =? g) eqn:mine; cbn [andb].
+      * pose proof mine as same. apply Nat.eqb_eq in same.
+        replace (g <? length (slots f)) with true by (symmetry; apply Nat.ltb_lt; lia).
+        apply fits_write; [now rewrite mine, layer, Nat.eqb_refl|rewrite <- same; now apply c|].
+        destruct right eqn:all; [|easy]. unfold right in all. apply andb_true_iff in all. destruct all as [all said].
+        apply andb_true_iff in all. destruct all as [kept_ no]. apply negb_true_iff in no.
+        change (graded_at p g) with (by_gradient p g) in no.
+        intros r good. cbn [sat forallb]. cbn beta.
+        destruct (d kept_ r good) as [v [V W]]. rewrite V. cbn [Facts.val co un pt from covered].
+        rewrite times_ok, mean_one by easy.
+        rewrite (ratio_ok p count_ counts_equal t j now f m r n) by (easy || now apply spoken_ok).
+        apply f_equal, f_equal. unfold given; cbn [sum_list].
+        transitivity (mean p count_ t n * sum_list (local p t j r)
+          (fun x => statistic u l x (t, ref_view p (weights_at p t) u l, v x) i))%ring; [ring|].
+        transitivity (mean p count_ t n * partial_sum (batch t j) (data p)
+          (fun x => (contribution p t (weights_at p t) u (layer_of i) x i + 0)%ring) r)%ring; [|ring].
+        f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext; intros x _.
+        destruct (near (data p) r x); [|easy]. unfold contribution. rewrite same, no, layer. unfold ref_kept.
+        rewrite W. ring.
+      * apply (fits_same _ _ t j _ m); [|now apply c]. intros x r. cbn [held m' at_take write]. rewrite mine.
+        cbn [andb]. now rewrite andb_false_r.
+  - intros y r i out. cbn [held m' at_take write].
+    destruct ((group_of i =? g) && (layer_of i =? l)) eqn:mine; [|now rewrite andb_false_r].
+    apply andb_true_iff in mine. destruct mine as [mine layer]. apply Nat.eqb_eq in mine. rewrite mine, use, layer in
+      out. easy.
+  - intros g' out. unfold nth_table. rewrite nth_put_at. destruct (g' =? g) eqn:mine; [|easy].
+    apply Nat.eqb_eq in mine. congruence.
+Qed.
+
+Lemma backward_ok (own : list ratio) (f : facts) (m : memory) : u < units p -> inst f m ->
+  goes f (after_instr p start now u f (Backward own)) m (at_instr p t j u l m (Backward own)).
 Proof.
   intros small known. cbn [after_instr at_instr].
-  set (seen := weights_right p u f). set (right := seen && _ && _).
-  set (y := At Grad Device). set (m' := at_backward p t j u l m).
+  set (seen := weights_right p u f). set (right := seen && _ && _ && _).
+  set (y := At Grad Device). set (m' := at_backward p t j u l own m).
+  assert (same_ : right = true -> forall r, ok r -> forallb (fun k => if number_dec (ratio_of p m t j r k) (scale m r)
+    then true else false) own = true).
+  { intros all r good. unfold right in all. repeat (apply andb_true_iff in all; destruct all as [all ?]).
+    unfold own_right in *. rewrite forallb_forall in *. intros n inside_. specialize (H1 n inside_).
+    destruct (factor f) as [s|] eqn:found; [|easy]. apply andb_true_iff in H1. destruct H1 as [said same].
+    destruct (ratio_eq (times n one) s) as [<-|]; [|easy]. destruct (number_dec _ _) as [|apart_]; [easy|].
+    exfalso. apply apart_. rewrite (in_factor _ _ known _ found r good), times_ok, mean_one by easy.
+    rewrite (ratio_ok p count_ counts_equal t j now f m r n) by (easy || apply spoken_ok, known). ring. }
   assert (yes : right = true -> forall r, ok r ->
      view p m u l r = ref_view p (weights_at p t) u l /\ kept_right t u l m r /\
      l = depth p u - 1 - k /\ forall x, cot m r x = ref_cot p t (weights_at p t) x u k).
   { intros all r good. unfold right in all. apply andb_true_iff in all. destruct all as [all here].
-    apply andb_true_iff in all. destruct all as [see kept_].
+    apply andb_true_iff in all. destruct all as [see kept_]. apply andb_true_iff in see. destruct see as [see _].
     destruct (cots f) eqn:flow; try easy. destruct (in_cot _ _ known flow) as [same flows].
     split; [now apply (view_ok f)|]. split; [now apply (in_kept _ _ known)|].
     split; [easy|]. intros x; now apply flows. }
@@ -248,8 +292,8 @@ Proof.
     + easy.
     + intros i use layer. rewrite nth_table_map by now apply (used_small u).
       change (uses p u (group_of i)) with (used p u (group_of i)). rewrite use.
-      change (trained p (group_of i)) with (trains p (group_of i)). cbn [andb].
-      destruct (trains p (group_of i)) eqn:learns.
+      change (graded_at p (group_of i)) with (by_gradient p (group_of i)). cbn [andb].
+      destruct (by_gradient p (group_of i)) eqn:learns.
       2: { apply (fits_same _ _ t j _ m); [|now apply c]. intros x r. cbn [held m' at_backward].
            now rewrite learns, !andb_false_r. }
       eapply fits_set; [|now apply c|].
@@ -265,11 +309,11 @@ Proof.
       { intros r good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]]. eexists; split; [exact B1|].
         rewrite (h s eq_refl r good). f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext;
           intros x _.
-        destruct (near (data p) r x); [|easy]. unfold contribution, ref_kept. cbn zeta.
+        destruct (near (data p) r x); [|easy]. unfold contribution, ref_kept. rewrite learns. cbn zeta.
         now rewrite A, B2, D, late. }
       destruct (last (sites_at p (group_of i)) 0 =? u) eqn:first.
       * intros r good. cbn [sat forallb]. change (sites_at p) with (sites_of p) in first. cbn beta.
-        rewrite first. destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1.
+        rewrite first, (same_ eq_refl r good). destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1.
         cbn [Facts.val co un pt from covered]. apply f_equal, f_equal. cbn zeta in B2. unfold given; cbn [sum_list].
         transitivity (scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot
           m r x) i))%ring.
@@ -282,7 +326,8 @@ Proof.
         destruct (terms_eq s0 _) as [same|]; [|easy].
         intros r good. cbn [sat forallb]. change (sites_at p) with (sites_of p) in first. cbn beta.
         specialize (old r good). cbn [sat forallb] in old. cbn beta in old.
-        rewrite first. destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1, old. cbn [Facts.val].
+        rewrite first, (same_ eq_refl r good). destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1, old.
+        cbn [Facts.val].
         rewrite same. cbn [co un pt from covered].
         apply f_equal, f_equal. cbn zeta in B2.
         transitivity (mean p count_ t s * partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
@@ -299,8 +344,8 @@ Proof.
     + exact e2.
     + destruct right; easy.
     + destruct right eqn:all; [|easy]. intros _ r x good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]].
-      cbn [cot m' at_backward]. rewrite A, B1, B2, D. unfold ref_cot. cbn [iter]. unfold ref_back at 2. unfold
-        ref_kept.
+      cbn [cot m' at_backward]. rewrite (same_ eq_refl r good), A, B1, B2, D. unfold ref_cot. cbn [iter].
+      unfold ref_back at 2. unfold ref_kept.
       now rewrite <- C.
     + easy.
   - intros y' r i out. cbn [held m' at_backward]. rewrite out. cbn [andb]. now rewrite andb_false_r.
@@ -329,9 +374,9 @@ Proof.
   - cbn. split; [easy|]. split; [apply frame_refl|]. easy.
   - cbn [fold_left]. cbn [forallb] in good. apply andb_true_iff in good. destruct good as [this rest].
     assert (step : goes f (after_instr p start now u f e) m (at_instr p t j u l m e)).
-    { destruct e as [g e| |]; [|now apply forward_ok|now apply backward_ok].
-      cbn [good_instr] in this. apply andb_true_iff in this. destruct this as [in_ use]. apply on_ok; [now apply
-        Nat.ltb_lt|easy|easy]. }
+    { destruct e as [g e| |own|g n]; [|now apply forward_ok|now apply backward_ok|];
+        cbn [good_instr] in this; apply andb_true_iff in this; destruct this as [in_ use]; apply Nat.ltb_lt in in_;
+        [now apply on_ok|now apply take_ok]. }
     eapply goes_trans; [exact step|]. apply IH; [easy|]. apply step.
 Qed.
 
@@ -339,18 +384,16 @@ Qed.
 Lemma body_act (body : list instr) (m : memory) : has_forward body = false ->
   act (fold_left (at_instr p t j u l) body m) = act m.
 Proof.
-  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_forward in *; cbn
-    [existsb] in none.
-  apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy. destruct e as [g e| |]; try easy.
-    apply event_frame.
+  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_forward in *.
+  cbn [existsb] in none. apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy.
+  destruct e as [g e| |own|g n]; try easy. apply event_frame.
 Qed.
 Lemma body_cot (body : list instr) (m : memory) : has_backward body = false ->
   cot (fold_left (at_instr p t j u l) body m) = cot m.
 Proof.
-  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_backward in *; cbn
-    [existsb] in none.
-  apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy. destruct e as [g e| |]; try easy.
-    apply event_frame.
+  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_backward in *.
+  cbn [existsb] in none. apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy.
+  destruct e as [g e| |own|g n]; try easy. apply event_frame.
 Qed.
 End Instance.
 End Units.

@@ -70,6 +70,7 @@ Proof.
     seed := fun x a => (a + code x)%Qc;
     backward := fun u l x k ws b => (b + total_of ws + number_ (fst (fst k)) + total_of (snd (fst k)))%Qc;
     gamma := fun u l x k ws b i => (code x * number_ (1 + u) + total_of ws + b + snd k + number_ (snd i))%Qc;
+    statistic := fun u l x k i => (code x * number_ (2 + u) + total_of (snd (fst k)) + snd k + number_ (snd i))%Qc;
     scaling := fun n => number_ (2 + n); unscaling := fun n => one_over (2 + n); scaling_ok := scaled_back;
     grow := fun n out => if out then 0 else S n;
     measure := fun i k => (k * k)%Qc;

@@ -13,6 +13,7 @@ from conftest import run_placealg
 import placealg as pa
 from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
+from placealg.models.abstract import statistics
 from placealg.models.model import Model
 from placealg.prover.kernel.checker import shipped, sources
 from placealg.prover.kernel.coq import (
@@ -107,6 +108,43 @@ OPS = {"frozen norms": '[groups.norms]\nmatch = "*norm*"\nfrozen = true',
     pytest.param(s, t, marks=pytest.mark.slow) for s in FAMILY for t in OPS)])
 def test_the_family_is_accepted_on_ops_with(strategy: str, table: str) -> None:
     assert asked(strategy, OPS[table], pa.gpt()).accepted is True
+
+
+BESIDE = {"a router's losses": '[loss]\nterms = ["balance", "z"]', "a router's bias": '[optimizer]\nrouter_bias = true',
+          "losses of a router, scaled": '[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"\nterms = ["z"]',
+          "losses of a router by a count": '[loss]\npreset = "token_mean"\nterms = ["balance"]'}
+
+
+@pytest.mark.parametrize(("strategy", "table"), [("zero1", "a router's bias"), ("zero3", "a router's losses"), *(
+    pytest.param(s, t, marks=pytest.mark.slow) for s in FAMILY for t in BESIDE)])
+def test_the_family_is_accepted_with_what_routers_have(strategy: str, table: str) -> None:
+    assert asked(strategy, BESIDE[table], pa.moe()).accepted is True
+
+
+@pytest.mark.parametrize(("divisor", "accepted"), [
+    ("m*tokens", True), ("tokens", False), ("m", False), ("m*tokens*dp", False), ("1", False)])
+def test_terms_of_a_router_start_as_the_loss_does(divisor: str, accepted: bool) -> None:
+    chosen, on = parse_strategy_file('base = "dp"\n[loss]\nterms = ["z"]').strategy, pa.moe()
+    step = edit(pa.derive(chosen, on), set="backward.layer.router.z_loss.grad.compute", divisor=divisor)
+    assert kernel(step, chosen, on).accepted is accepted
+
+
+@pytest.mark.parametrize("strategy", FAMILY)
+def test_a_mean_over_tokens_that_no_gradient_reaches(strategy: str) -> None:
+    assert asked(strategy, "", statistics()).accepted is True
+
+
+TAKEN = "forward.layer.running.grad.compute"
+
+
+@pytest.mark.parametrize("changes", [
+    {"set": TAKEN, "divisor": "tokens"}, {"set": TAKEN, "divisor": "m"}, {"drop": TAKEN},
+    {"move": TAKEN, "before": "forward.layer.compute"}, {"drop": "reduce.layer.running.grad_sum.reduce[dp]"},
+    {"set": "reduce.layer.running.grad_sum.reduce[dp]", "op": "sum"},
+    {"drop": "backward.layer.running.grad_sum.accumulate"}, {"drop": "publish.layer.running.publish[dp]"}])
+def test_a_statistic_that_is_not_the_mean_of_the_batch(changes: dict[str, Any]) -> None:
+    chosen, on = pa.parse_strategy("zero1"), statistics()
+    assert kernel(edit(pa.derive(chosen, on), **changes), chosen, on).accepted is False
 
 
 LACKING = {

@@ -10,9 +10,13 @@ import pytest
 import placealg as pa
 from placealg.arith import Monomial
 from placealg.errors import InputError
+from placealg.models.abstract import amax, two_losses
+from placealg.models.model import Model
 from placealg.prover.kernel.program import Rests, coq_text, program_of
 from placealg.prover.kernel.whole_units import Outside, whole_units
+from placealg.step.edit import edit
 from placealg.step.program import Clause, Event, Step
+from placealg.strategy.file import parse_strategy_file
 
 WHOLE: Rests = {"layer.weight": ((), "device")}
 
@@ -72,6 +76,41 @@ def test_a_unit_that_lacks_an_op_is_none(path: str) -> None:
     found = pa.derive(pa.dp("dp"), pa.gpt())
     with pytest.raises(Outside):
         whole_units(replace(found, events=tuple(e for e in found.events if e.path != path)))
+
+
+def on_moe(tables: str) -> Step:
+    return pa.derive(parse_strategy_file(f'base = "dp"\n{tables}').strategy, pa.moe())
+
+
+def test_the_terms_of_a_unit_share_a_divisor() -> None:
+    found = on_moe('[loss]\nterms = ["balance", "z"]')
+    assert next(e for e in whole_units(found).events if e.path == "backward.layer.compute").divisor == Monomial.parse(
+        "m*tokens", ("m", "tokens"))
+    other = edit(found, set="backward.layer.router.z_loss.grad.compute", divisor="m")
+    with pytest.raises(Outside, match=r"divisor = m\*tokens, and that of .*\.z_loss\.grad\.compute = m"):
+        whole_units(other)
+    path, by = "backward.layer.router.z_scaled.grad.compute", Monomial.of("m")
+    scaled = replace(found, events=tuple(replace(e, divisor=by) if e.path == path else e for e in found.events))
+    with pytest.raises(Outside, match=rf"{path}: divisor = m"):
+        whole_units(scaled)
+
+
+def test_a_statistic_is_taken_behind_the_ops_of_its_unit() -> None:
+    found, taken = on_moe("[optimizer]\nrouter_bias = true"), "forward.layer.router.choice_bias.grad.compute"
+    paths = [e.path for e in whole_units(found).events if e.phase == "forward"]
+    assert paths[paths.index("forward.layer.compute"):][:3] == [
+        "forward.layer.compute", taken, "forward.layer.router.choice_bias.grad_sum.accumulate"]
+    early = edit(found, move=taken, before="forward.layer.router.expert_load.compute")
+    with pytest.raises(Outside, match=rf"{taken}: it is taken before layer\.router\.expert_load"):
+        whole_units(early)
+
+
+@pytest.mark.parametrize(("model", "said"), [
+    (amax(), "layer.amax: merge = max"), (two_losses(), r"losses of tokens of their own \(loss, ahead\)")])
+def test_what_moves_parameters_otherwise_is_refused(model: Model, said: str) -> None:
+    found = pa.derive(pa.dp("dp"), model)
+    with pytest.raises(Outside, match=said):
+        program_of(found, {g.name: ((), "device") for g in found.reference.groups})
 
 
 def test_the_text_of_a_term() -> None:

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import extracted
 import pytest
-from kernel_mutants import KINDS, STRATEGIES, program, strategy_of
+from kernel_mutants import KINDS, STRATEGIES, model_of, program, strategy_of
 from kernel_run import Run, Semantics, World
 from kernel_simulated import Agreement, cause, compared
 
-import placealg as pa
 from placealg.check.kernel import kernel
 from placealg.errors import InputError
 
@@ -20,7 +19,7 @@ def wrong(strategy: str, without: str = "", steps: int = 1, microbatches: int = 
     step = program(strategy)
     left = replace(step, events=tuple(e for e in step.events if e.path != without))
     assert not without or left != step
-    asked = kernel(left, strategy_of(strategy), pa.abstract())
+    asked = kernel(left, strategy_of(strategy), model_of(strategy))
     assert isinstance(asked.program, tuple)
     return Run(asked.program, World((2,) * len(step.reference.mesh.names), microbatches), steps).wrong()
 

@@ -8,7 +8,7 @@ from typing import Any
 from placealg.importers.document import written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron_adapters import read_megatron_adapters
-from placealg.importers.megatron_bytes import read_bytes
+from placealg.importers.megatron_bytes import read_bytes, read_scales
 from placealg.importers.megatron_model import read_model
 from placealg.importers.megatron_recompute import read_offload, read_recompute
 from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
@@ -60,6 +60,7 @@ class Megatron:
         self.update()
         read_model(self.draft, self.said, tp)
         self.adapters()
+        read_scales(self.draft, self.said)
 
     @property
     def fsdp(self) -> bool:

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from placealg.importers.draft import Draft
+from placealg.importers.lora import model_beside
 from placealg.importers.said import Said
+from placealg.models.adapters import linear_ops
+from placealg.strategy.spec import matches
+
+RECIPE, HISTORY, ONLY_TP = "fp8-recipe", "fp8-amax-history-len", "tp-only-amax-red"
+RECIPES = ("delayed", "tensorwise", "mxfp8", "blockwise", "custom")
+"""The ways to scale; by the first, a scale is made of the largest magnitudes of steps before."""
+
+LINEARS = ("attn.*", "mlp.*", "expert.*", "shared_expert.*")
+"""The linear ops of a layer that compute in fp8: neither those of routers, nor the logits."""
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "float32": 4, "bfloat16": 2, "float16": 2}
 PARTS = ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
@@ -96,11 +106,8 @@ def _aware(draft: Draft, said: Said) -> None:
 
 
 def _fp8(draft: Draft, said: Said) -> None:
-    """fp8 or fp4 of linears, and their gathers."""
+    """Gathers of linears that compute in fp8 or fp4."""
     on = [key for key in FP8 if said.raw(key) not in OFF]
-    for key in on:
-        said.approximated(key, "linears compute in fewer bits: their saved inputs are costed at act; the verdict does "
-                               "not cover scales")
     gather = "fp8-param-gather"
     if said.flag(gather) and on:
         w = draft.parts.tables["types"]["w"]
@@ -110,5 +117,45 @@ def _fp8(draft: Draft, said: Said) -> None:
             draft.parts.say("groups", name, {"match": match, "types": {"w": w, "wire_w": w}})
         said.read(gather, "[types] w = wire_w = 1 of linears; [groups] of the others keep theirs")
     said.leave(gather, "no fp8" if not on else "off")
-    for key in FP8:
+    for key in (k for k in FP8 if k not in on):
         said.leave(key, "off")
+
+
+def read_scales(draft: Draft, said: Said) -> None:
+    """What linears in fewer bits scale their inputs by: called when the model and its adapters are known."""
+    on = [key for key in FP8 if said.raw(key) not in OFF]
+    ops, why = _scaled(draft, said, on)
+    for key in on:
+        said.approximated(key, "linears compute in fewer bits: rounding, and the scales of weights and gradients, are "
+                               "left out" if ops else "linears compute in fewer bits: their saved inputs are costed at "
+                               f"act; the verdict does not cover scales{why}")
+    if ops:
+        length = said.whole(HISTORY, said.value(HISTORY)) or 1
+        draft.parts.say("optimizer", "fp8_scales", list(ops))
+        draft.parts.say("optimizer", "fp8_history", length)
+        said.read(HISTORY, f"[optimizer] fp8_history = {length}")
+        said.read(RECIPE, f"[optimizer] fp8_scales = {list(ops)}")
+        if said.flag("no-fp8-wgrad"):
+            said.read("no-fp8-wgrad", "inputs are kept in 16 bits for the gradients of weights")
+        else:
+            draft.parts.types(act_linear=1)
+    for key in (RECIPE, HISTORY, ONLY_TP, "no-fp8-wgrad"):
+        said.leave(key, "scales are left out" if on and not ops else "off" if on else "no fp8")
+
+
+def _scaled(draft: Draft, said: Said, on: list[str]) -> tuple[tuple[str, ...], str]:
+    """(patterns of the linear ops whose inputs have a scale from a history, "") or ((), why there are none)."""
+    recipe = said.choice(RECIPE, str(said.value(RECIPE)), RECIPES) if on else ""
+    model = draft.options.model or draft.model
+    if not on or "fp4-format" in on:
+        return (), ""
+    if recipe != RECIPES[0]:
+        return (), f", which {recipe} makes of what a tensor holds now"
+    if said.flag(ONLY_TP):
+        return (), ": ranks of data have scales of their own, which no strategy says"
+    if model is None:
+        return (), ": no sizes say which linears there are"
+    if "adapters" in draft.parts.tables:
+        return (), ": those of adapters are not read"
+    ops = linear_ops(model_beside(draft).graph)
+    return tuple(p for p in LINEARS if any(matches(p, name) for name in ops)), ""

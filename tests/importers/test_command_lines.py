@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import run_placealg
@@ -190,3 +191,41 @@ def test_a_variable_of_the_environment_is_supplied() -> None:
     with pytest.raises(InputError, match="TP, which nothing sets"):
         read(path)
     assert read(path, env={"TP": "2"}).strategy.mesh.sizes() == {"dp": 4, "tp": 2}
+
+
+SCALED = ("pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 "
+          "--max-position-embeddings 32 --micro-batch-size 1 --global-batch-size 8 --vocab-size 128 --bf16 "
+          "--tokenizer-type NullTokenizer {more}")
+
+
+def scaled(more: str) -> tuple[dict[str, Any], list[str]]:
+    """([optimizer] and the bytes that linears keep, what is approximated) of a command line with these flags."""
+    found = read_words(["torchrun", "--nproc_per_node", "8", *SCALED.format(more=more).split()], Options())
+    said, types = found.strategy.tables.get("optimizer", {}), found.strategy.tables["types"]
+    chosen = {key: said[key] for key in ("fp8_scales", "fp8_history") if key in said}
+    return {**chosen, **({"act_linear": types["act_linear"]} if "act_linear" in types else {})}, [
+        item.text for item in found.approximated]
+
+
+@pytest.mark.parametrize(("more", "wanted", "told"), [
+    ("--fp8-format hybrid", {"fp8_scales": ("attn.*", "mlp.*"), "fp8_history": 1, "act_linear": "1"}, "are left out"),
+    ("--fp8-format e4m3 --fp8-recipe delayed --fp8-amax-history-len 1024 --fp8-amax-compute-algo max",
+     {"fp8_scales": ("attn.*", "mlp.*"), "fp8_history": 1024, "act_linear": "1"}, "the scales of weights"),
+    ("--fp8-hybrid --no-fp8-wgrad", {"fp8_scales": ("attn.*", "mlp.*"), "fp8_history": 1}, "the scales of weights"),
+    ("--fp8-format hybrid --num-experts 4 --moe-router-topk 2 --swiglu --disable-bias-linear --normalization RMSNorm "
+     "--position-embedding-type rope --untie-embeddings-and-output-weights",
+     {"fp8_scales": ("attn.*", "expert.*"), "fp8_history": 1, "act_linear": "1"}, "the scales of weights"),
+    ("--fp8-format hybrid --fp8-recipe tensorwise", {}, "which tensorwise makes of what a tensor holds now"),
+    ("--fp8-format e4m3 --fp8-recipe mxfp8", {}, "which mxfp8 makes of"),
+    ("--fp8-format hybrid --tp-only-amax-red", {}, "ranks of data have scales of their own"),
+    ("--fp4-format e2m1", {}, "costed at act"),
+    ("", {}, "")])
+def test_delayed_scales_of_megatron_are_those_of_the_language(more: str, wanted: dict[str, Any], told: str) -> None:
+    chosen, approximated = scaled(more)
+    assert {k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in chosen.items()} == wanted
+    assert any(told in text for text in approximated) if told else not approximated
+
+
+def test_an_unknown_recipe_of_scales_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match="fp8-recipe is 'delay'; did you mean 'delayed'"):
+        scaled("--fp8-format hybrid --fp8-recipe delay")

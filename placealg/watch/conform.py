@@ -12,6 +12,7 @@ from placealg.models.model import Model
 from placealg.step.program import Step
 from placealg.watch.differences import Difference, Tally, Unseen, merged
 from placealg.watch.expected import Route, routes_of
+from placealg.watch.given import gifts, layouts
 from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
@@ -101,6 +102,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
                 raw += [(-1, d) for d in _absent(stages, names, model, routes, group_of, layers)]
     raw += [(-1, d) for d in wires.at_rest()]
     raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
+    raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
     raw = _one_number(raw, step, seen, weighed, tally, unseen)
     wrong = {d.group for _, d in raw}  # replicas of these may differ because of what an earlier step did
     raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]

@@ -51,7 +51,7 @@ class Paths:
             return ([Difference("frozen", group, f"{name} is trained, and the program says it is frozen", "", (),
                                 (name,))] if chain.updated else []), []
         found = [*self.begins(chain, route), *self.reductions(chain, route)] if chain.owned else []
-        if chain.given:  # what this rank gives of elements that others update
+        if chain.given and chain.owned >= 0:  # what this rank gives of elements that others update
             other = replace(chain, terms=chain.given)
             found += [d for d in (*self.begins(other, route), *self.reductions(other, route)) if d not in found]
         if not chain.owned:

@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from placealg.errors import InputError
 from placealg.watch.seen import Seen, joined
@@ -35,8 +38,8 @@ def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit
     world, port = prod(mesh.values()), _free_port()
     sizes = ",".join(f"{a}={n}" for a, n in mesh.items())
     with TemporaryDirectory(prefix="placealg-") as folder:
-        processes = []
-        try:
+        processes: list[subprocess.Popen[bytes]] = []
+        with _ended(processes):
             for rank in range(world):
                 said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
@@ -49,11 +52,25 @@ def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit
                 log.close()
             _wait(processes, Path(folder), limit)
             return joined([Seen.read((Path(folder) / f"{k}.json").read_text()) for k in range(world)])
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+
+
+@contextmanager
+def _ended(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Afterwards the processes have ended, with all that they have started, also where a signal ends this one."""
+    def end(number: int, _frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    own = threading.current_thread() is threading.main_thread()
+    kept = {s: signal.signal(s, end) for s in (signal.SIGTERM, signal.SIGHUP)} if own else {}
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # of one that has ended, what it has left behind
+            process.wait()
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: float) -> None:

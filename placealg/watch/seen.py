@@ -34,7 +34,8 @@ class Message:
     `phase` is forward, backward, update, or between (outside modules, backward and optimizer). `axes` are the axes of
     the mesh that its group spans, or "ranks ..." where they span none. `microbatch` counts backwards from 0. `module`
     is the module whose op it serves, `carries` the parameters of which it moves weights, `line` the user's frame. One
-    that is not `live` reaches no parameter and no gradient: a number that is printed, say.
+    that is not `live` reaches no parameter and no gradient: a number that is printed, say. Of one that sums gradients
+    `layout` is (parameter, a digest of which element of it stands where).
     """
 
     index: int
@@ -50,6 +51,7 @@ class Message:
     line: str = ""
     root: int = -1
     live: bool = True
+    layout: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,9 @@ class Chain:
     it is `placed`. `new` are the collectives
     through which the updated value came, none if this rank made it; `updated` says whether it was updated at all.
     `start` is a sum of the values at the step's start. Where the optimizer updates copies of parameters, `owned` of the
-    elements have theirs on this rank, and the terms are of them alone; `given` are those of the others, as far as the
-    reduction that takes them to other ranks. It is -1 where the optimizer updates the parameter itself.
+    elements have theirs on this rank, and the terms are of them alone. It is -1 where the optimizer updates the
+    parameter itself. `given` are the terms of elements that other ranks own, `kept` those of its own, both as far as
+    the reduction that takes them: where the optimizer updates parameters themselves, only if they go different ways.
     """
 
     parameter: str
@@ -116,6 +119,7 @@ class Chain:
     unseen: str = ""
     owned: int = -1
     given: tuple[Term, ...] = ()
+    kept: tuple[Term, ...] = ()
     placed: bool = False
 
 
@@ -263,7 +267,8 @@ def _probe(said: Mapping[str, Any]) -> Probe:
 
 
 def _message(said: Mapping[str, Any]) -> Message:
-    return Message(**{**said, "axes": tuple(said["axes"]), "carries": tuple(said.get("carries", ()))})
+    return Message(**{**said, "axes": tuple(said["axes"]), "carries": tuple(said.get("carries", ())),
+                      "layout": tuple((name, digest) for name, digest in said.get("layout", ()))})
 
 
 def _hops(said: Any) -> tuple[Hop, ...]:
@@ -273,9 +278,11 @@ def _hops(said: Any) -> tuple[Hop, ...]:
 
 
 def _chain(said: Mapping[str, Any]) -> Chain:
-    terms, given = (tuple(Term(**{**t, "hops": _hops(t["hops"])}) for t in said.get(k, ())) for k in ("terms", "given"))
+    terms, given, kept = (tuple(Term(**{**t, "hops": _hops(t["hops"])}) for t in said.get(k, ()))
+                          for k in ("terms", "given", "kept"))
     return Chain(**{**said, "shape": tuple(said["shape"]), "shard": tuple(said["shard"]), "terms": terms,
-                    "given": given, "new": _hops(said.get("new", ())), "tied": tuple(said.get("tied", ()))})
+                    "given": given, "kept": kept, "new": _hops(said.get("new", ())),
+                    "tied": tuple(said.get("tied", ()))})
 
 
 def joined(parts: Sequence[Seen]) -> Seen:

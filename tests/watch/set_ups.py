@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 import hand_written as hand
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.tensor import DTensor, Replicate
 
 from placealg.measure import systems
@@ -474,6 +476,52 @@ class RouterApart(Experts):
                 p.grad.copy_(kept[name])
 
 
+class Flipped(Hand):
+    """The rows of one gradient stand the other way round."""
+
+    def reduce(self) -> None:
+        super().reduce()
+        weight = self.model.layers["0"].mlp.up.weight
+        weight.grad.copy_(weight.grad.flip(0))
+
+
+class Exchanged(Hand):
+    """Two layers' weights of one shape have each other's gradients."""
+
+    def reduce(self) -> None:
+        super().reduce()
+        one, two = (self.model.layers[k].mlp.up.weight for k in ("0", "1"))
+        kept = one.grad.clone()
+        one.grad.copy_(two.grad)
+        two.grad.copy_(kept)
+
+
+class _OfOthers(Fsdp):
+    """What a rank gives of elements that the other rank owns is wrong; of its own elements its part is right."""
+
+    def last(self, last: bool) -> AbstractContextManager[Any]:
+        sent = DefaultReduceScatter.__call__
+
+        def changed(call: Any, output_tensor: Any, input_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            self.change(input_tensor.view(2, -1)[1 - self.at("dp")])
+            return sent(call, output_tensor, input_tensor, *args, **kwargs)
+
+        return mock.patch.object(DefaultReduceScatter, "__call__", changed)
+
+    def change(self, other: Any) -> None:
+        other.mul_(2.0)
+
+
+class OfOthersDropped(_OfOthers):
+    def change(self, other: Any) -> None:
+        other.zero_()
+
+
+class OfOthersFlipped(_OfOthers):
+    def change(self, other: Any) -> None:
+        other.copy_(other.flip(0))
+
+
 class OtherNames(Hsdp):
     """HSDP on a mesh of its own, which calls its dims by each other's names: the ranks of a dim say what it is."""
 
@@ -610,6 +658,11 @@ WRONG: Mapping[str, SetUp] = {
     "by hand: clipped before reduced": wrong(ClippedFirst, DP, "dp", "order"),
     "by hand: mean taken twice": wrong(Twice, DP, "dp", "axes", "PROVED"),
     "by hand: summed twice": wrong(SummedTwice, DP, "dp", "axes", ratio="dp"),
+    "by hand: rows the other way round": wrong(Flipped, DP, "dp", "", "", verdict="UNSEEN"),
+    "by hand: of another layer": wrong(Exchanged, DP, "dp", "", "", verdict="UNSEEN"),
+    "fsdp2: of others' elements twice": wrong(_OfOthers, DP, "zero3", "of others", ""),
+    "fsdp2: of others' elements none": wrong(OfOthersDropped, DP, "zero3", "places", ""),
+    "fsdp2: of others' elements in another order": wrong(OfOthersFlipped, DP, "zero3", "places", ""),
     "by hand: not in the optimizer": wrong(Forgotten, DP, "dp", "update", ""),
     "by hand: noise for a gradient": wrong(Noise, DP, "dp", "", "", verdict="UNSEEN"),
     "by hand: written through numpy": wrong(BehindNumpy, DP, "dp", "", "", verdict="UNSEEN"),

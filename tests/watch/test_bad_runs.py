@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,13 +42,20 @@ def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Pat
 
 
 def gone(pids: Path) -> bool:
-    """Whether all processes have ended."""
-    for pid in pids.read_text().split():
+    """Whether all processes have ended; those that nobody has waited for yet have."""
+    def ended(pid: str) -> bool:
         try:
             os.kill(int(pid), 0)
+            status = Path(f"/proc/{pid}/stat")
+            return status.is_file() and status.read_text().rpartition(")")[2].split()[0] == "Z"
         except ProcessLookupError:
-            continue
-        return False
+            return True
+
+    deadline = time.monotonic() + 1  # what a rank has left behind ends a moment later
+    while not all(map(ended, pids.read_text().split())):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
     return True
 
 
@@ -56,6 +65,7 @@ def gone(pids: Path) -> bool:
     ("echo 'placealg: no optimizer stepped' >&2; exit 3", "no optimizer stepped"),
     ("sleep 30", "no step was recorded within 0.3 s by rank 0, 1"),
     ("kill -9 $$", "ended by signal 9"),
+    ("sleep 30 & echo $! >> $(dirname $0)/pids; echo 'ValueError: with a child' >&2; exit 1", "ValueError: with a chi"),
 ])
 def test_a_run_that_goes_wrong_is_one_line(words: str, says: str, stub: Callable[[str], Path], placealg: Run,
                                            tmp_path: Path) -> None:
@@ -63,6 +73,20 @@ def test_a_run_that_goes_wrong_is_one_line(words: str, says: str, stub: Callable
     began = time.monotonic()
     got = placealg("watch", "zero3", "--mesh", "dp=2", "--limit", "0.3", "--", str(script))
     assert got.code == 3 and got.err.count("\n") == 1 and says in got.err, got.err
+    assert gone(tmp_path / "pids") and time.monotonic() - began < 10
+
+
+def test_a_signal_that_ends_the_watch_ends_the_ranks(stub: Callable[[str], Path], placealg: Run,
+                                                     tmp_path: Path) -> None:
+    script, began = stub("sleep 30"), time.monotonic()
+    ending = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    ending.start()
+    try:
+        code = placealg("watch", "zero3", "--mesh", "dp=2", "--limit", "30", "--", str(script)).code
+    except SystemExit as error:
+        code = int(str(error.code))
+    assert code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) is before
     assert gone(tmp_path / "pids") and time.monotonic() - began < 10
 
 

@@ -139,6 +139,17 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
         replace(t, hops=()) for t in c.given)), -1), "axes"),
     "given as noise": ("flat", on_chain(lambda c: replace(c, given=(replace(c.given[0], begin="unseen"),)), -1),
                        "unseen"),
+    "given twice as often": ("flat", on_chain(lambda c: replace(c, given=tuple(
+        replace(t, factor=2 * t.factor) for t in c.given)), -1), "of others"),
+    "of others twice": ("fsdp2", on_chain(lambda c: replace(c, kept=c.terms, given=tuple(
+        replace(t, factor=2 * t.factor) for t in c.terms))), "of others"),
+    "of others not reduced": ("fsdp2", on_chain(lambda c: replace(c, kept=c.terms, given=tuple(
+        replace(t, hops=()) for t in c.terms))), "of others"),
+    "of others, own unknown": ("fsdp2", on_chain(lambda c: replace(c, given=c.terms)), "unseen"),
+    "other elements in the same places": ("fsdp2", on_messages(lambda every: tuple(
+        replace(m, layout=tuple((n, f"{d}0") for n, d in m.layout)) for m in every)), "places"),
+    "another parameter in the same places": ("fsdp2", on_messages(lambda every: tuple(
+        replace(m, layout=tuple((n.replace("norm1", "norm2"), d) for n, d in m.layout)) for m in every)), "places"),
     "a rank not recorded": ("flat", lambda seen: replace(seen, ranks=seen.ranks[:1]), "unseen"),
     "gathered in 4 bytes": ("fsdp2_mixed", on_messages(lambda every: tuple(
         replace(m, dtype="float32") if m.index == 0 else m for m in every)), "types"),
@@ -385,7 +396,7 @@ def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:
     listed = [name.strip() for _, steps, _ in rows for name in steps.split(";")]
     wrong = [n for n in (*set_ups("WRONG"), *set_ups("INSIDE")) if n not in (
         "by hand: loss in a kernel", "by hand: clipped by a number")]
-    assert len(rows) == 35 and len(set(listed)) == len(listed)
+    assert len(rows) == 36 and len(set(listed)) == len(listed)
     assert not set(wrong) - set(listed)
     own = [n for n in listed if n in wrong]
     assert len(own) == len(wrong) and len({n.partition(":")[0] for n in own}) >= 8

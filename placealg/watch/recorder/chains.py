@@ -75,7 +75,7 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
     first: dict[tuple[Any, ...], tuple[int, tuple[Step, ...]]] = {}
     for (number, times_, steps), each in counts.items():  # parts of a tensor that ops of one kind made are one summand
         node = recorder.nodes[number]
-        key = (*_begin(node), node.task, node.module, times_, steps)
+        key = (*begin_of(node), node.task, node.module, times_, steps)
         first.setdefault(key, (number, steps))
         alike[key] = alike[key] + each if key in alike else each
     terms, wrong = [], ""
@@ -88,7 +88,7 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
             wrong = wrong or f"{held} of {size} elements come from {node.name}"
         hops = tuple(_hop(recorder, step, scaled.get(steps[:k + 1], [])) for k, step in reversed(
             list(enumerate(steps))))
-        terms += [Term(*_begin(node), node.task, key[-2], hops, held, node.module)] * often
+        terms += [Term(*begin_of(node), node.task, key[-2], hops, held, node.module)] * often
     order = sorted(terms, key=lambda t: (t.begin, t.microbatch, t.what, t.factor))
     return tuple(order), wrong
 
@@ -101,7 +101,7 @@ def _count(counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor], key:
         into.index_add_(0, places[chosen], torch.ones(int(chosen.sum()), dtype=torch.int64))
 
 
-def _begin(node: Node) -> tuple[str, str]:
+def begin_of(node: Node) -> tuple[str, str]:
     """Where a chain begins: an op of backward that makes gradients, a gradient of an earlier step, or unseen."""
     if node.kind == "compute" and node.task >= 0 and node.name in tables.GRADIENTS:
         return BACKWARD, node.name

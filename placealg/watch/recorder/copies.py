@@ -8,23 +8,20 @@ element, and a copy must hold its parameters' numbers when it is updated; else n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.watch.recorder.chains import hops_of, terms_of, walk, walk_update
+from placealg.watch.recorder.gradients import Gradients
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
-from placealg.watch.recorder.parameters import first_place, local, whole_shape
-from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
+from placealg.watch.recorder.parameters import first_place, local
+from placealg.watch.recorder.shadows import PLACES, nodes_of
 from placealg.watch.seen import Hop, Term
-
-Made = tuple[str, Tensor, Tensor]
-"""(parameter, places in what an op of backward made, places in the parameter's gradient)."""
 
 
 @dataclass
@@ -54,104 +51,33 @@ class Update(NamedTuple):
 class Copies:
     """The copies that optimizers were seen to update, and what is known of their elements."""
 
-    def __init__(self, parameters: Mapping[str, Tensor]):
-        self.parameters = parameters
+    def __init__(self, parameters: Mapping[str, Tensor], gradients: Gradients):
+        self.parameters, self.gradients = parameters, gradients
         self.clear()
 
     def clear(self) -> None:
         """Forget what was seen."""
-        self.gradients: list[tuple[str, Region]] = []
         self.tensors: list[Tensor] = []
         self.old: set[int] = set()
         self.claims: dict[str, Claim] = {}
         self.lost = False
 
-    def listen(self, recorder: Recorder) -> Iterator[Any]:
-        """Hear of every gradient of a parameter before it is accumulated; the handles of the hooks."""
-        def heard(name: str) -> Any:
-            def keep(grad: Tensor) -> None:
-                with _disable_current_modes():
-                    origin, factor = recorder.shadows.region(local(grad))
-                    self.gradients.append((name, (origin.flatten().clone(), factor.flatten().clone())))
-            return keep
-
-        for name, parameter in self.parameters.items():
-            if parameter.is_leaf:
-                yield parameter.register_hook(heard(name))
-
     def read(self, recorder: Recorder, tensors: list[Tensor]) -> None:
         """Keep whose gradient each element of the tensors reads, and by which way it came."""
-        index = self._index(recorder)
         for tensor in tensors:
             self.old.update(nodes_of(recorder.shadows.region(local(tensor).detach())[0]))
             if tensor.grad is not None:
-                self._claims(recorder, tensor, local(tensor.grad), index)
+                self._claims(recorder, tensor, local(tensor.grad))
 
-    def _index(self, recorder: Recorder) -> dict[int, list[Made]]:
-        """Op of backward, as a node -> the elements of gradients that it made."""
-        found: dict[int, list[Made]] = {}
-        for name, region in self.gradients:
-            for number, where, _, places, _ in walk(recorder, region):
-                found.setdefault(number, []).append((name, where, places))
-        return found
+    def owned(self) -> dict[str, Tensor]:
+        """Parameter -> the places of the elements whose copies this rank updates."""
+        return {name: claim.there for name, claim in self.claims.items()}
 
-    def given(self, recorder: Recorder) -> dict[str, tuple[tuple[Term, ...], str]]:
-        """Parameter -> the terms of those elements of its gradient that go to other ranks, and what is wrong with them.
-
-        They are followed as far as the last reduction that takes them.
-        """
-        index, terms, seen = self._index(recorder), dict[str, dict[int, tuple[Term, ...]]](), dict[str, Tensor]()
-        wrong: dict[str, str] = {}
-        reduced = [n for n in recorder.nodes if n.kind == "message" and n.sources
-                   and recorder.messages[n.message].verb in ("all_reduce", "reduce_scatter")]
-        for node in reduced:
-            message, source = recorder.messages[node.message], node.sources[0]
-            for name, there in self._places(recorder, source, index).items():
-                mask = seen.setdefault(name, torch.zeros(whole_shape(self.parameters[name]).numel()) > 0)
-                other = there >= 0
-                if name in self.claims:
-                    owned = torch.zeros_like(mask)
-                    owned[self.claims[name].there] = True
-                    other &= ~owned[there.clamp(min=0)]
-                if not bool(other.any()):
-                    continue
-                mask[there[other]] = True
-                found, bad = terms_of(recorder, (source[0].flatten()[other], source[1].flatten()[other]))
-                wrong[name] = wrong.get(name) or bad
-                hop = Hop(message.verb, message.axes, message.op, message.index, line=message.line)
-                passed = {h.message for t in found for h in t.hops if h.verb != "scale"}
-                kept = {k: v for k, v in terms.get(name, {}).items() if k not in passed}
-                terms[name] = {**kept, message.index: tuple(replace(t, hops=(*t.hops, hop)) for t in found)}
-        every = {}
-        for name, parameter in self.parameters.items():
-            own = self.claims[name].here.numel() if name in self.claims else 0
-            count = own + (int(seen[name].sum()) if name in seen else 0)
-            lost = "" if count == whole_shape(parameter).numel() else "where a part of its gradient goes"
-            every[name] = (tuple(t for ts in terms.get(name, {}).values() for t in ts), wrong.get(name) or lost)
-        return every
-
-    def _places(self, recorder: Recorder, region: Region, index: Mapping[int, list[Made]]) -> dict[str, Tensor]:
-        """Parameter -> of each element of a region the place in it of the element whose gradient that is; -1 if none.
-
-        An element that is the gradient of several places makes everything lost.
-        """
-        found: dict[str, Tensor] = {}
-        for number, where, _, places, _ in walk(recorder, region):
-            for name, made, at in index.get(number, ()):
-                table = torch.full((int(max(made.max(), where.max())) + 1,), -1, dtype=torch.int64)
-                table[made] = at
-                got = table[where]
-                mine = found.setdefault(name, torch.full((region[0].numel(),), -1, dtype=torch.int64))
-                here, there = places[got >= 0], got[got >= 0]
-                self.lost = self.lost or bool(((mine[here] >= 0) & (mine[here] != there)).any())
-                mine[here] = there
-        return found
-
-    def _claims(self, recorder: Recorder, tensor: Tensor, grad: Tensor, index: Mapping[int, list[Made]]) -> None:
+    def _claims(self, recorder: Recorder, tensor: Tensor, grad: Tensor) -> None:
         recorder._check([grad], None)
         region = tuple(t.flatten().clone() for t in recorder.shadows.region(grad))
         own = region[0], region[1]
-        known, found = own[0] == 0, self._places(recorder, own, index)
+        known, found = own[0] == 0, self.gradients.places(recorder, own)
         origin, factor = recorder.shadows.region(grad)
         flat = torch.zeros(grad.numel(), dtype=torch.int64)
         for name, mine in found.items():

@@ -19,8 +19,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.errors import InputError
+from placealg.watch.given import way
 from placealg.watch.recorder.chains import ancestors, forget, live_messages, moved, terms_of, update_hops
 from placealg.watch.recorder.copies import Copies, Update
+from placealg.watch.recorder.gradients import Gradients
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.parameters import local, plain_name, split_over, whole_shape
@@ -97,7 +99,8 @@ class Watched:
         if not self.parameters:
             raise InputError("the model has no parameter that trains")
         self.read: dict[str, tuple[tuple[Term, ...], str]] = {}
-        self.copies = Copies(self.parameters)
+        self.gradients = Gradients(self.parameters, self.tied)
+        self.copies = Copies(self.parameters, self.gradients)
         self.start: dict[str, str] = {}
         self.optimizer = ""
 
@@ -121,6 +124,7 @@ class Watched:
             every = {n: local(p).detach() for n, p in self.parameters.items()}
             forget(recorder, live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
             self.read.clear()
+            self.gradients.clear()
             self.copies.clear()
             for name, mine in every.items():
                 recorder._check([mine], None)
@@ -147,10 +151,10 @@ class Watched:
             recorder.in_optimizer -= 1
             recorder.updated = True
 
-        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after),
-                   *self.copies.listen(recorder)]
+        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
         try:
-            yield
+            with self.gradients.listening(recorder, self.models):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -168,7 +172,8 @@ class Watched:
             recorder._check([mine], None)
             region = tuple(t.clone() for t in recorder.shadows.region(mine))
             terms, wrong = terms_of(recorder, (region[0], region[1]))
-            self.read[name] = terms, wrong
+            self.read[name] = terms, wrong or self.gradients.misplaced(
+                recorder, name, grad, (region[0], region[1]))
             node = Node("read", name, "update", sources=((region[0], region[1]),))
             recorder.shadows.made_by(recorder.add(node), mine)
 
@@ -185,10 +190,10 @@ class Watched:
     def rank_seen(self, recorder: Recorder, rank: int, place: Mapping[str, int], seconds: float) -> RankSeen:
         """What this rank did."""
         chains = [self.chain(recorder, name, p) for name, p in self.parameters.items()]
-        if self.copies.tensors and FOREIGN not in recorder.unknown:
-            given = self.copies.given(recorder)
-            chains = [replace(c, given=given[c.parameter][0], unseen=c.unseen or given[c.parameter][1]) for c in chains]
-        messages = list(recorder.messages)
+        layouts: Mapping[int, tuple[tuple[str, str], ...]] = {}
+        if FOREIGN not in recorder.unknown:
+            chains, layouts = self.given(recorder, chains)
+        messages = [replace(m, layout=layouts.get(m.index, ())) for m in recorder.messages]
         for chain in chains:
             for index in sorted(moved((*chain.terms, *chain.given)) | {h.message for h in chain.new}):
                 if chain.parameter not in messages[index].carries:
@@ -204,6 +209,20 @@ class Watched:
             seeds.append(Seed(task, factor, tokens, hops, op, guessed))
         unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
         return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3))
+
+    def given(self, recorder: Recorder, chains: Sequence[Chain]
+              ) -> tuple[list[Chain], Mapping[int, tuple[tuple[str, str], ...]]]:
+        """(chains with what this rank gives to reductions, message -> which elements stand where in it)."""
+        if self.copies.tensors:
+            told, layouts = self.gradients.given(recorder, self.copies.owned())
+            return [replace(c, given=g.others, kept=g.own, unseen=c.unseen or g.wrong)
+                    for c in chains for g in (told[c.parameter],)], layouts
+        passed = moved([t for c in chains for t in c.terms])
+        told, layouts = self.gradients.given(recorder, self.gradients.owned(), passed)
+        alike = {name: not g.others or way(g.others) == way(g.own) for name, g in told.items()}
+        return [replace(c, given=() if alike[c.parameter] else g.others, kept=() if alike[c.parameter] else g.own,
+                        unseen=c.unseen or (g.wrong if c.terms else "")) for c in chains
+                for g in (told[c.parameter],)], layouts
 
     def copied(self, recorder: Recorder, name: str) -> tuple[int, tuple[Term, ...], str, Update]:
         """(elements whose copies this rank updates, what they read, what is wrong, their update) of one parameter."""
@@ -235,7 +254,8 @@ class Watched:
                       for t in terms)
         shard = tuple(dict.fromkeys(a for ranks in split_over(parameter) for a in recorder.axes(ranks)))
         return Chain(name, mine.numel(), tuple(whole_shape(parameter)), shard, terms, new, updated, self.start[name],
-                     self.tied.get(name, ()), wrong or unseen, owned, (), isinstance(parameter, DTensor) or bool(shard))
+                     self.tied.get(name, ()), wrong or unseen, owned,
+                     placed=isinstance(parameter, DTensor) or bool(shard))
 
 
 def _mesh(mesh: DeviceMesh | Mapping[str, int] | None

@@ -191,6 +191,9 @@ def check_alike(reshard: Reshard, models: tuple[Model, Model], taught: tuple[Mod
     `models` are those of both runs, `taught` the same with what each strategy adds to what is computed.
     """
     old, new = reshard.old.step.reference, reshard.new.step.reference
+    if not reshard.new.step.phase("resume"):
+        raise InputError(f"{new.strategy} resumes from no checkpoint: its program loads nothing, as with [checkpoint] "
+                         "holds = \"parameters\"")
     if differs := first_difference(*models):
         raise InputError(f"{old.strategy} trains {old.model}, {new.strategy} {new.model}: a checkpoint holds the "
                          f"states of one model; {differs}")

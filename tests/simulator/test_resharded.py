@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 import placealg as pa
+from placealg.check.reshard import small_sizes
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.simulator.resharded import meshes, resharded
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
+from placealg.strategy.spec import overlay
 
 PLAIN = ("dp", "zero1", "zero2", "zero3", "hsdp", "zero2*offload_optimizer", "zero3*offload_parameters")
 DETAILED = ("tp", "zero3*tp_sp", "zero1*tp_sp*pp", "zero3*pp", "dp*cp", "zero1*ep", "zero3*tp*ep", "pp_interleaved",
@@ -45,6 +49,29 @@ DRAWN = [("tp", "zero1*tp*recompute_full"), ("zero1*tp_sp*pp", "zero3"), ("dp*cp
 def test_detailed_strategies_go_on(old: str, new: str) -> None:
     model = "moe" if "ep" in f"{old}*{new}".replace("pp_interleaved", "").split("*") else "gpt"
     assert goes_on(step(old, model), step(new, model), (sizes(old, 2), sizes(new, 3)))
+
+
+ORDERS = ("pp_1f1b", "pp_gpipe", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "pp_interleaved_zb", "pp_zb_v",
+          "pp_dualpipe_v")
+
+
+def saved_by(draw: Random) -> Step:
+    """A pipeline of a random order, beside data axes or not, and who stores its checkpoint."""
+    text = draw.choice(("", "dp*", "zero1*", "zero2*", "zero3*")) + draw.choice(ORDERS)
+    by = draw.choice(("owners", "replica", "one"))
+    return pa.derive(overlay(parse_strategy(text), {"checkpoint": {"by": by}}), resolve_model("mlp"))
+
+
+@pytest.mark.parametrize("number", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 13))])
+def test_whoever_saves_any_order_goes_on_with_any_other(number: int) -> None:
+    """Saved by one rank, by the first of its replicas or by all owners; loaded by stages in another order."""
+    draw = Random(number)
+    for _ in range(1 if not number else 6):
+        old, new = saved_by(draw), saved_by(draw)
+        at = small_sizes(old, 0), small_sizes(new, 1)
+        assert goes_on(old, new, at), (old.reference.strategy, new.reference.strategy)
+        lost = [e.path for e in old.phase("save") if e.verb == "store" and e.value == "moments"]
+        assert not goes_on(pa.edit(old, drop=draw.choice(lost)), new, at)
 
 
 @pytest.mark.parametrize("drop", ["save.layer.weight.store", "save.layer.weight.moments.store", "save.step.store",

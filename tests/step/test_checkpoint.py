@@ -128,6 +128,10 @@ def test_a_number_without_dims_is_read_by_every_rank() -> None:
     ('base = "zero3"\n[optimizer]\nrouter_bias = true', "zero3", ("moe", "moe"),
      "held against one reference: the old one has layer.router.choice_bias of expert experts, which the new one lacks"),
     ("zero3", 'base = "zero3"\n[loss]\nterms = ["balance"]', ("moe", "moe"), "layer.router.load is a sum of"),
+    ("zero3", 'base = "zero3"\n[checkpoint]\nholds = "parameters"', ("gpt", "gpt"),
+     "resumes from no checkpoint: its program loads nothing, as with [checkpoint] holds = \"parameters\""),
+    ('base = "zero3"\n[checkpoint]\nholds = "parameters"', "zero3", ("gpt", "gpt"),
+     "the checkpoint of strategy has no moments of embedding.weight, which zero3 loads"),
     (SCALED, SCALED + "\nfp8_history = 16", ("gpt", "gpt"),
      "the state that moves layer.attn.q.scale takes 4096 bytes in the checkpoint of strategy, 64 in strategy"),
 ])

@@ -38,7 +38,7 @@ ENDING = 2
 """The seconds in which a search that is interrupted ends."""
 
 MAY_FAIL = ("prove", "fit", "diff", "compare", "simulate", "reshard", "museum", "explain", "recheck", "search", "watch",
-            "conform", "check-torch")
+            "conform", "check-torch", "report")
 """The commands for which 1 is an exit code; of the others it would be a wrong one."""
 
 NOTES = (": warning: ", " read as ")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from placealg.errors import InputError, nearest
+from placealg.errors import InputError
 from placealg.models.model import Model
 from placealg.models.names import NUMBER, parameters_of
 
@@ -80,11 +80,19 @@ def names_of(names: Iterable[str], model: Model, said: Mapping[str, str] | None 
             first, *also, instance = meant
             found[name] = Named(str(first), units[str(first)], int(instance), tuple(map(str, also)))
     if unknown:
-        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        close = nearest(unknown[0], units)
-        raise InputError(f"no table knows the parameter '{unknown[0]}'{more} of {model.name}: name it, as in "
-                         f"--name '{re.sub(r'[.]([0-9]+)[.]', '.{}.', unknown[0])}={close or next(iter(units))}'")
+        raise InputError(_unknown(unknown, model, {p for n in found.values() for p in (n.parameter, *n.also)}))
     return found
+
+
+def _unknown(names: Sequence[str], model: Model, met: set[str]) -> str:
+    """What to say of parameters that no table knows, with the parameters of the model that have no name yet."""
+    first, *others = dict.fromkeys(re.sub(r"[.]([0-9]+)(?=[.]|$)", ".{}", n) for n in names)
+    left = [p.name for p in model.parameters if p.name not in met]
+    more = f" (nor {', '.join(repr(n) for n in others)})" if others else ""
+    close = next(iter(left), "PARAMETER")
+    rest = f"{', '.join(left)} are without a name" if left else "every parameter has a name already"
+    return (f"no table knows the parameter {names[0]!r}{more}: name it, as in --name '{first}={close}'; of the model "
+            f"{model.name} {rest}")
 
 
 def _said(name: str, said: Mapping[str, str]) -> tuple[str | int, ...] | None:

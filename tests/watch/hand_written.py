@@ -546,7 +546,8 @@ FLAT: Mapping[str, tuple[type[Flat], str]] = {
     "not published": (FlatUnpublished, "update"), "norm of a part": (FlatOwnNorm, "norm"),
     "sum for mean": (FlatSummed, "scale"), "published before the update": (FlatEarly, "update"),
     "gradients not cleared": (FlatStale, "stale"), "shifted": (FlatShifted, ""), "halves swapped": (FlatSwapped, ""),
-    "other numbers": (FlatOther, ""), "gradients kept back": (FlatKept, ""), "written through ctypes": (FlatBehind, ""),
+    "other numbers": (FlatOther, ""), "gradients kept back": (FlatKept, "places"),
+    "written through ctypes": (FlatBehind, ""),
 }
 """The same of flat copies; without a kind of difference what is wrong is UNSEEN."""
 

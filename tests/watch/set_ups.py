@@ -692,8 +692,8 @@ WRONG: Mapping[str, SetUp] = {
                                           "norm", "", m=1, clip=True),
     "fsdp2: written through numpy": wrong(FsdpBehind, DP, "zero3", "", "", verdict="UNSEEN", m=1),
     "fsdp2: weights gathered in other bytes": wrong(Fsdp, DP, f"{FILES}/fsdp2_mixed.toml", "types", "PROVED", m=1),
-    **{f"flat copies: {what}": wrong(kind, DP, "zero1", differs, "" if not differs or "before" in what else "REFUTED",
-                                     FLAT_RATIOS.get(what), "DIFFERS" if differs else "UNSEEN", m=1,
+    **{f"flat copies: {what}": wrong(kind, DP, "zero1", differs, "" if differs in ("", "places") or "before" in what
+                                     else "REFUTED", FLAT_RATIOS.get(what), "DIFFERS" if differs else "UNSEEN", m=1,
                                      clip=differs == "norm")
        for what, (kind, differs) in hand.FLAT.items()},
     "1f1b, tied: not reduced": wrong(TiedApart, PP, "pp_1f1b", "axes", options=frozenset(("tied",))),

@@ -7,7 +7,7 @@ out: an event, a field or a part of the reference that the language lacks is ref
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
 from placealg.prover.kernel.whole_units import Outside, whole_units
-from placealg.step.event import MICROBATCH, Clause, Group
+from placealg.step.event import LOOPED, MICROBATCH, Clause, Group, takes_part
 from placealg.step.program import Event, EventLoop, Node, Step
 
 Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
@@ -37,7 +37,7 @@ _WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "
 _OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Premultiplied"}
 _SYMBOLS = {"tokens": "Tokens", "count": "Count", "m": "Micro", "loss_scale": "Scaling"}
 _MERGED = {"mean": "MeanTaken", "sum": "SumTaken"}
-_PHASES = ("init", "prepare", "inside", "outside", "save", "resume")
+_PHASES = ("init", "prepare", "inside", "at_ends", "outside", "save", "resume")
 FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
 
@@ -64,20 +64,24 @@ def program_of(step: Step, rests: Rests, averages: Rests = NONE) -> tuple[Term, 
         groups.append(("Group", [writer.units[s] for s in group.sites], [("Owner", writer.axes[a]) for a in axes],
                        tier.capitalize(), [_VALUES[v] for v in group.whole_reads], _mover(group),
                        writer.average(group.name, averages) if group.averaged else "NoAverage"))
-    nodes = folded.tree()
-    loops = [k for k, n in enumerate(nodes) if isinstance(n, EventLoop) and n.name == MICROBATCH]
-    if len(loops) != 1:
-        raise Outside("", f"{len(loops)} loops over microbatches")
-    loop = nodes[loops[0]]
-    assert isinstance(loop, EventLoop)
-    phases: tuple[Iterable[Node], ...] = (
-        folded.tree("init"), nodes[:loops[0]], loop.body, nodes[loops[0] + 1:], folded.tree("save"),
-        folded.tree("resume"))
-    blocks: list[Term] = [list(writer.blocks(part, name == "inside"))
-                          for name, part in zip(_PHASES, phases, strict=True)]
+    before, loop, behind = _around_loop(folded)
+    inside, ends = writer.bodies(loop)
+    init, prepare, outside, save, resume = (list(writer.blocks(part, False)) for part in (
+        folded.tree("init"), before, behind, folded.tree("save"), folded.tree("resume")))
+    blocks: list[Term] = [init, prepare, inside, ends, outside, save, resume]
     return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes],
             _WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip, reference.skip,
             reference.scaled, [u.repeated for u in reference.units], groups, *blocks)
+
+
+def _around_loop(step: Step) -> tuple[Sequence[Node], EventLoop, Sequence[Node]]:
+    """What a step does before, in and behind its loop over microbatches."""
+    nodes = step.tree()
+    loops = [(k, n) for k, n in enumerate(nodes) if isinstance(n, EventLoop) and n.name == MICROBATCH]
+    if len(loops) != 1:
+        raise Outside("", f"{len(loops)} loops over microbatches")
+    k, loop = loops[0]
+    return nodes[:k], loop, nodes[k + 1:]
 
 
 def _check_reference(step: Step) -> None:
@@ -118,6 +122,20 @@ class _Writer:
         for name, names in (("axes", step.reference.mesh.names), ("units", [u.name for u in step.reference.units]),
                             ("groups", [g.name for g in step.reference.groups])):
             object.__setattr__(self, name, {n: k for k, n in enumerate(names)})
+
+    def bodies(self, loop: EventLoop) -> tuple[Term, Term]:
+        """The blocks of a microbatch in the middle, and those of the ends, where positions of the loop differ."""
+        if not any(e.at for e in self.step.events):
+            return list(self.blocks(loop.body, True)), "Alike"
+        alone, first, middle, last = (self.body(position) for position in ("only", "first", "middle", "last"))
+        return middle, ("Apart", alone, first, last)
+
+    def body(self, position: str) -> Term:
+        """The blocks of a microbatch at a position of the loop."""
+        part = replace(self.step, events=tuple(
+            replace(e, at=()) if e.phase in LOOPED else e for e in self.step.events
+            if e.phase not in LOOPED or takes_part(e.at, position)))
+        return list(self.blocks(_around_loop(part)[1].body, True))
 
     def blocks(self, nodes: Iterable[Node], inside: bool) -> Iterator[Term]:
         """The blocks of one phase."""

@@ -81,9 +81,9 @@ Definition begin_table (k k' : table) : table := map (fun e => (fst e, begin_sum
 
 Definition entered (f : facts) : facts :=
   Facts (slots f) (map (fun _ => false) (kepts f)) (Outside 0) Lost None (norms f) (counts f) (fine f).
-Definition body (f : facts) : facts := quiet (map_slots pass (after false Amid (inside p) (entered f))).
-Definition invariant (f : facts) : facts :=
-  let f' := after false Amid (inside p) (entered f) in
+Definition body (b : list block) (f : facts) : facts := quiet (map_slots pass (after false Amid b (entered f))).
+Definition invariant (b : list block) (f : facts) : facts :=
+  let f' := after false Amid b (entered f) in
   let g := merge_facts f (quiet (map_slots pass f')) in
   quiet (Facts (zip guess_table (slots f) (slots f')) (kepts f) Lost Lost None (norms g) (counts g) (fine g)).
 Definition begins (f g : facts) : facts :=
@@ -92,10 +92,23 @@ Definition begins (f g : facts) : facts :=
 Definition sized (f : facts) : bool :=
   (length (slots f) =? length (groups p)) && (length (kepts f) =? length (repeated p)).
 
-(** What is known behind the loop, if the guess holds. *)
+(** What is known behind the loop, if the guess holds. Where the ends are apart, it holds behind one microbatch, and
+    behind the last of several; the middle ones begin with a guess of their own. *)
 Definition after_loop (f : facts) : option facts :=
-  let g := invariant f in
-  if sized g && entails_facts (begins f g) g && entails_facts (body g) g then Some g else None.
+  match at_ends p with
+  | Alike =>
+      let g := invariant (inside p) f in
+      if sized g && entails_facts (begins f g) g && entails_facts (body (inside p) g) g then Some g else None
+  | Apart alone first last =>
+      let f0 := begins f (invariant first f) in
+      let f1 := body first f0 in
+      let g := quiet (merge_facts f1 (body (inside p) f1)) in
+      let a := body alone f0 in
+      let c := body last g in
+      let r := quiet (merge_facts a c) in
+      if sized (invariant first f) && sized g && sized r && entails_facts f1 g && entails_facts (body (inside p) g) g &&
+         entails_facts a r && entails_facts c r then Some r else None
+  end.
 
 Definition refreshed (f : facts) : facts :=
   Facts (slots f) (kepts f) Lost Lost None (norms f) (tell_tally (counts f) None) true.
@@ -155,7 +168,7 @@ Definition names (is : tier -> bool) (b : block) : bool :=
   | Norm _ x _ | Look _ x _ => is (on x)
   | _ => false end.
 Definition on_tier (is : tier -> bool) : bool :=
-  existsb (existsb (names is)) [prepare p; inside p; outside p; init p; save p; resume p].
+  existsb (existsb (names is)) [prepare p; bodies p; outside p; init p; save p; resume p].
 Definition averages (d : group) : bool := match average_rests d with NoAverage => false | _ => true end.
 Definition named : list slot :=
   (if existsb averages (groups p) then map (At Average) [Device; Host; Nvme; Disk] else []) ++
@@ -207,7 +220,7 @@ Definition good_group (d : group) : bool :=
 Fixpoint once (l : list nat) : bool := match l with [] => true | a :: l => negb (mem a l) && once l end.
 Definition well_formed : bool :=
   once (data p) && forallb good_group (groups p) &&
-  forallb good_block (init p ++ prepare p ++ inside p ++ outside p ++ save p ++ resume p).
+  forallb good_block (init p ++ prepare p ++ bodies p ++ outside p ++ save p ++ resume p).
 
 Definition rested (f : facts) (n : nat) : bool :=
   match nth_error (groups p) n, nth_error (slots f) n with

@@ -275,7 +275,7 @@ Definition step (t : nat) (m : memory) : memory :=
   let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (flag m) (kept m) []
     (clock m) in
   let m := run_blocks t 0 (prepare p) m in
-  let m := fold_left (fun m j => run_blocks t j (inside p) (enter m)) (seq 0 micro) m in
+  let m := fold_left (fun m j => run_blocks t j (body_at p micro j) (enter m)) (seq 0 micro) m in
   run_blocks t micro (outside p) m.
 
 (** A checkpoint is new at every save. Where a run stops, all but the checkpoint is lost. *)

@@ -14,6 +14,7 @@ From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
 From Placealg.kernel Require Import Loops.
+From Placealg.kernel Require Import Bodies.
 From Placealg.kernel Require Import Steps.
 Open Scope nat_scope.
 

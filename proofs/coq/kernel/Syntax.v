@@ -93,6 +93,10 @@ Definition summed (d : group) : bool := match moved d with SumTaken => true | _ 
     the number of microbatches; by 1. *)
 Inductive weighting := TokenMean | MicrobatchMean | Sum.
 
+(** Microbatches whose events are others than those of the middle ones: where there is one alone, the first of several,
+    the last. *)
+Inductive ends := Alike | Apart (alone first last : list block).
+
 (** [repeated] says of every unit whether it stands in the loop over layers; [data] are the axes that split the batch;
     [clips] says whether the reference clips by the global norm; [skips] whether it leaves out a step in which a
     gradient overflows; [scales] whether a loss scale is carried along; [equal] whether equal counts are assumed. The
@@ -101,11 +105,19 @@ Record program := Program {
   axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; skips : bool; scales : bool;
   repeated : list bool;
   groups : list group;
-  init : list block; prepare : list block; inside : list block; outside : list block;
+  init : list block; prepare : list block; inside : list block; at_ends : ends; outside : list block;
   save : list block; resume : list block
 }.
 
 (** A program without a resume is never resumed. *)
 Definition resumes (p : program) : bool := match resume p with [] => false | _ => true end.
+(** The blocks of a microbatch of so many. *)
+Definition body_at (p : program) (micro j : nat) : list block :=
+  match at_ends p with
+  | Alike => inside p
+  | Apart alone first last => match micro, j with
+      | 1, _ => alone | _, 0 => first | _, _ => if Nat.eqb (S j) micro then last else inside p end end.
+Definition bodies (p : program) : list block :=
+  inside p ++ match at_ends p with Alike => [] | Apart alone first last => alone ++ first ++ last end.
 (** Without a loss scale there is none to carry along. *)
 Definition carried (p : program) (c : counter) : bool := match c with LossScale => scales p | _ => true end.

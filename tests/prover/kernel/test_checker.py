@@ -15,6 +15,7 @@ from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
 from placealg.models.abstract import statistics
 from placealg.models.model import Model
+from placealg.prover.examine import examine
 from placealg.prover.kernel.checker import shipped, sources
 from placealg.prover.kernel.coq import (
     World,
@@ -27,6 +28,7 @@ from placealg.prover.kernel.coq import (
     worlds,
 )
 from placealg.prover.kernel.program import program_of
+from placealg.prover.verdict import PROVED, overall
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event
 from placealg.strategy.file import parse_strategy_file
@@ -145,6 +147,23 @@ TAKEN = "forward.layer.running.grad.compute"
 def test_a_statistic_that_is_not_the_mean_of_the_batch(changes: dict[str, Any]) -> None:
     chosen, on = pa.parse_strategy("zero1"), statistics()
     assert kernel(edit(pa.derive(chosen, on), **changes), chosen, on).accepted is False
+
+
+SUMMED, REDUCED = "backward.layer.weight.grad_sum.accumulate", "reduce.layer.weight.grad_sum.reduce[dp]"
+AT = [({"move": REDUCED, "after": SUMMED, "at": ["last"]}, True),
+      ({"move": REDUCED, "after": SUMMED, "at": ["first"]}, False),
+      ({"move": REDUCED, "after": SUMMED, "at": ["middle"]}, False),
+      ({"set": SUMMED, "at": ["first", "middle", "last"]}, True),
+      ({"set": SUMMED, "at": ["last"]}, False), ({"set": SUMMED, "at": ["first", "middle"]}, False),
+      ({"set": "forward.layer.compute", "at": ["first", "last"]}, False)]
+
+
+@pytest.mark.parametrize(("changes", "accepted"), AT)
+def test_what_happens_at_some_positions_of_the_loop(changes: dict[str, Any], accepted: bool) -> None:
+    chosen, on = pa.parse_strategy("dp"), pa.abstract()
+    step = edit(pa.derive(chosen, on), **changes)
+    assert kernel(step, chosen, on).accepted is accepted
+    assert (overall(examine(step).verdicts)[0] == PROVED) is accepted
 
 
 LACKING = {

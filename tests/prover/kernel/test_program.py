@@ -12,7 +12,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.models.abstract import amax, two_losses
 from placealg.models.model import Model
-from placealg.prover.kernel.program import Rests, coq_text, program_of
+from placealg.prover.kernel.program import FIELDS, Rests, coq_text, program_of
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.edit import edit
 from placealg.step.program import Clause, Event, Step
@@ -31,7 +31,7 @@ def with_event(path: str, **fields: object) -> Step:
 
 
 REFUSED = {
-    "at": ("backward.layer.weight.grad_sum.accumulate", {"at": ("last",)}, "at = last"),
+    "at outside of the loop": ("update.layer.weight.clip", {"at": ("last",)}, "at = last"),
     "layout": ("update.layer.weight.update", {"layout": "other"}, "layout = other"),
     "divisor": ("update.layer.weight.update", {"divisor": Monomial.of("dp")}, "divisor = dp"),
     "a number": ("backward.loss.scale", {"divisor": Monomial.number(2)}, "divisor = 2"),
@@ -53,6 +53,17 @@ def test_what_the_language_lacks_is_refused_by_event_and_field(case: str) -> Non
     with pytest.raises(Outside) as found:
         program_of(with_event(path, **fields), WHOLE)
     assert said in str(found.value)
+
+
+def test_positions_of_the_loop_have_blocks_of_their_own() -> None:
+    path = "backward.layer.weight.grad_sum.accumulate"
+    term = program_of(with_event(path, at=("first", "middle")), WHOLE)
+    inside, ends = (term[1 + FIELDS.index(name)] for name in ("inside", "at_ends"))
+    plain = program_of(step(), WHOLE)
+    assert plain[1 + FIELDS.index("at_ends")] == "Alike"
+    assert inside == plain[1 + FIELDS.index("inside")]
+    assert isinstance(ends, tuple)
+    assert [("Accumulate" in str(body)) for body in ends[1:]] == [True, True, False]
 
 
 def test_an_axis_that_splits_ops_is_named() -> None:

@@ -12,6 +12,7 @@ from kernel_simulated import Agreement, cause, compared
 
 from placealg.check.kernel import kernel
 from placealg.errors import InputError
+from placealg.step.edit import edit
 
 
 def wrong(strategy: str, without: str = "", steps: int = 1, microbatches: int = 1) -> str:
@@ -84,3 +85,14 @@ def test_what_was_compared_in_words() -> None:
 def test_what_is_no_semantics_is_said_in_one_line() -> None:
     with pytest.raises(InputError, match="run make coq"):
         Semantics("", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "right"), [("last", True), ("first", False), ("middle", False)])
+def test_a_reduction_at_one_position_of_the_loop(at: str, right: bool) -> None:
+    late = edit(program("dp"), move="reduce.layer.weight.grad_sum.reduce[dp]",
+                after="backward.layer.weight.grad_sum.accumulate", at=[at])
+    asked = kernel(late, strategy_of("dp"), model_of("dp"))
+    assert isinstance(asked.program, tuple)
+    assert [Run(asked.program, World((2,), m)).wrong() == "" for m in (1, 2, 3)] == [
+        right or (at == "first" and m == 1) for m in (1, 2, 3)]

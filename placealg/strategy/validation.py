@@ -60,7 +60,8 @@ def _checkpoint_problems(strategy: Strategy) -> Iterator[Problem]:
     by = strategy.option("checkpoint", "by")
     placements = [*((state, strategy.state(state)) for state in ("parameters", "optimizer")),
                   *(pair for rule in strategy.groups for pair in rule.states.items())]
-    away = next((state for state, placement in placements if placement.offloaded), None)
+    share = "the optimizer states of a share of the layers" if strategy.share_away else None
+    away = next((state for state, placement in placements if placement.offloaded), share)
     if by != "owners" and away:
         yield ("checkpoint", "by"), InputError(f"[checkpoint] by is '{by}', and {away} do not rest on the device: "
                                                "every rank stores its own there; say \"owners\"")

@@ -93,6 +93,9 @@ def test_a_share_is_proved_and_runs_as_one_device(text: str) -> None:
     (0.5, "deepseek-v3", {}, "layers of deepseek-v3 are of several kinds"),
     (0.5, "gpt", {"states": {"activations": {"region:layer": "M"}}, "schedule": {"recompute_layers": {"first": 2}}},
      "offload_share and .schedule. recompute_layers choose layers"),
+    (0.5, "gpt", {"checkpoint": {"by": "one"}},
+     "by is 'one', and the optimizer states of a share of the layers do not rest on the device: every rank stores its"),
+    (0.5, "gpt", {"checkpoint": {"by": "replica"}}, "by is 'replica', and the optimizer states of a share"),
 ])
 def test_a_share_that_means_nothing_is_refused(share: Any, model: str, more: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):

@@ -123,6 +123,11 @@ class _Writer:
                             ("groups", [g.name for g in step.reference.groups])):
             object.__setattr__(self, name, {n: k for k, n in enumerate(names)})
 
+    @property
+    def counts(self) -> bool:
+        """Whether the loss is divided by the count of all ranks' tokens."""
+        return any("count" in e.divisor.names() for e in self.step.events if e.value == "loss")
+
     def bodies(self, loop: EventLoop) -> tuple[Term, Term]:
         """The blocks of a microbatch in the middle, and those of the ends, where positions of the loop differ."""
         if not any(e.at for e in self.step.events):
@@ -178,6 +183,8 @@ class _Writer:
             own = e.phase == "backward" and e.unit in self.terms
             if e.divisor != ONE and not own:
                 raise Outside(e.path, f"divisor = {e.divisor}")
+            if own and "count" in e.divisor.names() and not self.counts:
+                raise Outside(e.path, f"divisor = {e.divisor}, where the loss is divided by no count")
             return ("Backward", [self.ratio(e)] if own else []) if e.phase == "backward" else "Forward"
         if e.verb == "compute" and e.value == "grad" and self.step.reference.group(e.group).statistic:
             return ("Take", self.groups[e.group], self.ratio(e))

@@ -131,6 +131,13 @@ def test_terms_of_a_router_start_as_the_loss_does(divisor: str, accepted: bool) 
     assert kernel(step, chosen, on).accepted is accepted
 
 
+@pytest.mark.parametrize("strategy", ["dp", "zero3"])
+def test_a_count_for_the_terms_alone_is_outside(strategy: str) -> None:
+    """It is m·tokens where all counts are equal, which the prover uses and the checker does not."""
+    found = asked(strategy, '[loss]\nterms = ["z"]\nterm_divisor = "count"', pa.moe())
+    assert found.accepted is None and found.reason.endswith("count/dp, where the loss is divided by no count")
+
+
 @pytest.mark.parametrize("strategy", FAMILY)
 def test_a_mean_over_tokens_that_no_gradient_reaches(strategy: str) -> None:
     assert asked(strategy, "", statistics()).accepted is True

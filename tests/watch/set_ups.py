@@ -683,7 +683,7 @@ WRONG: Mapping[str, SetUp] = {
     "zero1: published before the update": wrong(PublishedFirst, DP, f"{FILES}/zero1.toml", "publish", "", m=1),
     "tp + sp: norm not reduced": wrong(NormApart, TP, "tp_sp_keep", "axes", ratio="1/tp", m=1),
     "tp + sp: positions not reduced": wrong(PositionsApart, TP, "tp_sp_keep", "axes", ratio="1/tp", m=1),
-    "fsdp2 x tp + sp: wrong group": wrong(WrongGroup, BOTH, f"{FILES}/fsdp2_tp_sp.toml", "axes", m=1),
+    "fsdp2 x tp + sp: wrong group": wrong(WrongGroup, BOTH, f"{FILES}/fsdp2_tp_sp.toml", "axes", "", m=1),
     "megatron: norms not reduced": wrong(hand.NormsApart, BOTH, "dp*tp_sp", "axes", ratio="1/tp", m=1),
     **{f"megatron: {what}": wrong(kind, BOTH, "dp*tp_sp", differs, "", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.WRONG.items()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,11 +18,17 @@ NEEDED_BYTES = 2**28
 """The address space below which libraries end the process in their own ways, with exit codes of their own."""
 
 
+SELDOM = (100_000, 50, 50)
+"""When a command looks for cycles of garbage: it makes few, and keeps most of what it makes until it ends."""
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run `placealg WORDS` (default: the process's arguments) and return the exit code.
 
     On the process's own arguments an interrupt ends that at once, with one line; else it is a KeyboardInterrupt here.
     """
+    if words is None:
+        gc.set_threshold(*SELDOM)
     return attend_to(lambda: _run(sys.argv[1:] if words is None else words), alone=words is None)
 
 

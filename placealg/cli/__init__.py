@@ -49,6 +49,12 @@ def attend_to(work: Callable[[], int], alone: bool) -> int:
     except MemoryError:
         print("placealg: UNDECIDED: out of memory", file=sys.stderr)
         return OPEN
+    except RuntimeError as error:
+        broken = getattr(sys.modules.get("concurrent.futures"), "BrokenExecutor", ())
+        if not isinstance(error, broken):
+            raise
+        print("placealg: UNDECIDED: a process that worked for the command was ended (out of memory?)", file=sys.stderr)
+        return OPEN
     except KeyboardInterrupt:
         sys.stderr.write(SAYS)
         return INTERRUPTED

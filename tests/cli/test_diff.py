@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +13,9 @@ import pytest
 from conftest import Outcome
 
 import placealg as pa
-from placealg.render.diff import folded
+from placealg.cli import diff as command
+from placealg.cli.inputs import CommandCase
+from placealg.render.diff import DiffSide, folded
 from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, difference
 
 Run = Callable[..., Outcome]
@@ -97,3 +102,22 @@ def test_markdown_escapes_what_users_name(tmp_path: Path, placealg: Run) -> None
     path.write_text('name = "a|b <b> *c*"\nbase = "zero1"\n[[edit]]\ndrop = "publish.*"\n')
     out = placealg("diff", "zero1", str(path), "--format", "markdown").out
     assert r"a\|b \<b\> \*c\*" in out and "a|b" not in out
+
+
+SIDE = command._side
+
+
+def killed_elsewhere(case: CommandCase) -> DiffSide:
+    """One side, and in a process that works for the command its end, as out of memory."""
+    if multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return SIDE(case)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="both sides are worked out here")
+def test_without_the_process_that_worked_out_a_side_there_is_no_verdict(placealg: Run,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_side", killed_elsewhere)
+    found = placealg("diff", "dp", "zero1")
+    assert (found.code, found.out) == (3, "")
+    assert found.err == "placealg: UNDECIDED: a process that worked for the command was ended (out of memory?)\n"

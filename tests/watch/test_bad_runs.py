@@ -20,7 +20,7 @@ import placealg as pa
 from placealg import trainer
 from placealg.errors import InputError
 from placealg.trainer import Callback
-from placealg.watch import ranks, requirement
+from placealg.watch import ranks
 
 Run = Callable[..., Outcome]
 
@@ -99,7 +99,7 @@ def test_torch_that_is_missing_or_of_another_version(found: str, says: str, monk
             raise metadata.PackageNotFoundError("torch")
         return found
 
-    monkeypatch.setattr(requirement.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     got = placealg("watch", "zero3", "--mesh", "dp=2", "--", "train.py")
     assert got.code == 2 and got.err.count("\n") == 1
     assert f"recording needs torch 2.13.0 or 2.15.0; {says}: pip install torch==2.13.0" in got.err

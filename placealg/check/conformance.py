@@ -174,8 +174,8 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
     count = max(seen.microbatches, 1)
     words.append(f"{count} microbatch{'es' if count > 1 else ''}")
     yield tables, tuple(words)
-    meant = "microbatch" not in (strategy.loss()["count_axes"] or ())  # a mean over microbatches is taken somewhere
-    if meant and "microbatch_mean" not in (strategy.tables.get("schedule") or {}) and count > 1:
+    averaged = "microbatch" not in (strategy.loss()["count_axes"] or ())  # a mean over microbatches is taken somewhere
+    if averaged and "microbatch_mean" not in (strategy.tables.get("schedule") or {}) and count > 1:
         yield ({**tables, "schedule": {"microbatch_mean": "gradients"}},
                (*words, "the mean over microbatches is taken of the gradients"))
     if "preset" not in (strategy.tables.get("loss") or {}):

@@ -40,7 +40,10 @@ class Unseen:
 
 @dataclass
 class Tally:
-    """What was matched: gradient paths and messages, each of how many; how, where it is not word by word; what not."""
+    """What was matched: gradient paths and messages, each of how many; how, where it is not word by word.
+
+    `not_compared` says what was left out, and why.
+    """
 
     paths: int = 0
     of_paths: int = 0

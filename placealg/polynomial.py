@@ -131,8 +131,17 @@ class Polynomial:
         return Polynomial(FrozenMap({m * base: c * number for m, c in self.terms.items()}))
 
     def evaluate(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
-        """The exact value."""
-        return sum((m.evaluate(sizes) for m in self.monomials()), Fraction(0))
+        """The exact value: whole numbers until the end, since a quotient of each term would be reduced in vain."""
+        known: dict[tuple[str, int], tuple[int, int]] = {}
+        over: dict[int, int] = {}
+        for term, coefficient in self.terms.items():
+            above, below = coefficient.numerator, coefficient.denominator
+            for each in term.powers:
+                if each not in known:
+                    known[each] = Monomial(powers=(each,)).evaluate(sizes).as_integer_ratio()
+                above, below = above * known[each][0], below * known[each][1]
+            over[below] = over.get(below, 0) + above
+        return sum((Fraction(above, below) for below, above in over.items()), Fraction(0))
 
     def coefficient(self, name: str) -> Polynomial:
         """What `name` is multiplied by, in a sum that has it in the first power only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from argparse import Namespace
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 
 from placealg.check.prove import prove
@@ -14,7 +15,9 @@ from placealg.cli.readers import of_device, read_cases
 from placealg.cli.terminal import work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.costs import Costs
+from placealg.cost.formula import Formula
 from placealg.errors import InputError
+from placealg.prover.verdict import Report
 from placealg.render.compare import Compared
 from placealg.render.diff import DiffSide, document, figures, held_against, markdown
 from placealg.render.diff import diff as page
@@ -38,15 +41,25 @@ def diff(chosen: Namespace) -> int:
 
 
 def _sides(one: CommandCase, two: CommandCase) -> tuple[DiffSide, DiffSide]:
-    """Both sides; where there is a second core, a process of its own works out the second meanwhile."""
+    """Both sides; where there is a second core, a process of its own proves the second and has the first's figures.
+
+    So each process works on both sides: one of them often takes twice as long as the other.
+    """
     if (os.cpu_count() or 1) < 2 or multiprocessing.current_process().daemon:
-        return _side(one), _side(two)
+        return _side(one, _proved(one), _figures(one)), _side(two, _proved(two), _figures(two))
     with ProcessPoolExecutor(1, initializer=work_for_another) as pool:
-        other = pool.submit(_side, two)
-        return _side(one), other.result()
+        report, formulas = pool.submit(_proved, two), pool.submit(_figures, one)
+        own, others = _proved(one), _figures(two)
+        return _side(one, own, formulas.result()), _side(two, report.result(), others)
 
 
-def _side(case: CommandCase) -> DiffSide:
-    report = prove(case.step, case.lead, case.edited)
-    costs = Compared(case.strategy.name, Costs(of_device(case, None)), case.sizes)
-    return DiffSide(case.strategy, case.step, figures(costs), case.sizes, report)
+def _side(case: CommandCase, report: Report, formulas: Mapping[str, Formula]) -> DiffSide:
+    return DiffSide(case.strategy, case.step, formulas, case.sizes, report)
+
+
+def _proved(case: CommandCase) -> Report:
+    return prove(case.step, case.lead, case.edited)
+
+
+def _figures(case: CommandCase) -> dict[str, Formula]:
+    return figures(Compared(case.strategy.name, Costs(of_device(case, None)), case.sizes))

@@ -15,7 +15,8 @@ from conftest import Outcome
 import placealg as pa
 from placealg.cli import diff as command
 from placealg.cli.inputs import CommandCase
-from placealg.render.diff import DiffSide, folded
+from placealg.prover.verdict import Report
+from placealg.render.diff import folded
 from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, difference
 
 Run = Callable[..., Outcome]
@@ -104,20 +105,20 @@ def test_markdown_escapes_what_users_name(tmp_path: Path, placealg: Run) -> None
     assert r"a\|b \<b\> \*c\*" in out and "a|b" not in out
 
 
-SIDE = command._side
+PROVED = command._proved
 
 
-def killed_elsewhere(case: CommandCase) -> DiffSide:
-    """One side, and in a process that works for the command its end, as out of memory."""
+def killed_elsewhere(case: CommandCase) -> Report:
+    """The proof, and in a process that works for the command its end, as out of memory."""
     if multiprocessing.parent_process() is not None:
         os.kill(os.getpid(), signal.SIGKILL)
-    return SIDE(case)
+    return PROVED(case)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="both sides are worked out here")
 def test_without_the_process_that_worked_out_a_side_there_is_no_verdict(placealg: Run,
                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_side", killed_elsewhere)
+    monkeypatch.setattr(command, "_proved", killed_elsewhere)
     found = placealg("diff", "dp", "zero1")
     assert (found.code, found.out) == (3, "")
     assert found.err == "placealg: UNDECIDED: a process that worked for the command was ended (out of memory?)\n"

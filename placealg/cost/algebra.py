@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from placealg.cost.irreducible import irreducible_quotient
+from placealg.cost.irreducible import expanded, irreducible_quotient
 from placealg.mesh import SYMBOLS
 
 FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
@@ -82,7 +82,7 @@ def _named(expr: Any, known: dict[Any, Any]) -> Any:
     function = expr.func
     if function not in FUNCTIONS.values():
         return function(*arguments)
-    key = function, tuple(sorted(map(sympy.expand, arguments), key=sympy.default_sort_key))
+    key = function, tuple(sorted(map(expanded, arguments), key=sympy.default_sort_key))
     return known.setdefault(key, sympy.Dummy(positive=True))
 
 

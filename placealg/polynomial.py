@@ -22,6 +22,9 @@ REST = "'"
 """What the name of a size ends in when its least value was taken off."""
 
 
+Powers = dict[tuple[str, int], tuple[int, int]]
+"""(a size, an exponent) -> the numerator and the denominator of that power."""
+
 CALL = "#"
 """What the name of a function's value has in it."""
 
@@ -130,9 +133,12 @@ class Polynomial:
         base, number = Monomial(powers=factor.powers), factor.coefficient
         return Polynomial(FrozenMap({m * base: c * number for m, c in self.terms.items()}))
 
-    def evaluate(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
-        """The exact value: whole numbers until the end, since a quotient of each term would be reduced in vain."""
-        known: dict[tuple[str, int], tuple[int, int]] = {}
+    def evaluate(self, sizes: Mapping[str, Fraction | int], powers: Powers | None = None) -> Fraction:
+        """The exact value: whole numbers until the end, since a quotient of each term would be reduced in vain.
+
+        `powers` are those of the sizes that are known, to which it adds: sums at the same sizes may share them.
+        """
+        known: Powers = {} if powers is None else powers
         over: dict[int, int] = {}
         for term, coefficient in self.terms.items():
             above, below = coefficient.numerator, coefficient.denominator

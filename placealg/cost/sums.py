@@ -23,7 +23,7 @@ from placealg.cost.storages import DEVICE
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS
-from placealg.polynomial import Polynomial
+from placealg.polynomial import Polynomial, Powers
 from placealg.step.program import Step
 
 ONE = Polynomial.number(1)
@@ -42,7 +42,9 @@ class Figure:
 
     def value(self, sizes: Mapping[str, Fraction | int]) -> Fraction:
         """The exact value."""
-        return max(exact(piece, sizes) for piece in self.pieces) / exact(self.over, sizes)
+        known, powers = dict(sizes), Powers()
+        found = max(exact(piece, known, powers) for piece in self.pieces)
+        return found if self.over == ONE else found / exact(self.over, known, powers)
 
     def names(self) -> tuple[str, ...]:
         """The sizes on which it depends."""
@@ -57,13 +59,13 @@ class Figure:
         return Figure(tuple(pieces), _put(self.over, sizes))
 
 
-def exact(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Fraction:
-    """The exact value of a sum; a name that is arithmetic has the value of that arithmetic."""
-    known = dict(sizes)
-    for name in total.names():
-        if name not in known and not name.isidentifier():
-            known[name] = parse(name).evaluate(sizes)
-    return total.evaluate(known)
+def exact(total: Polynomial, known: dict[str, Fraction | int], powers: Powers | None = None) -> Fraction:
+    """The exact value of a sum; a name that is arithmetic has the value of that arithmetic, and is known from then."""
+    for term in total.terms:
+        for name, _ in term.powers:
+            if name not in known and not name.isidentifier():
+                known[name] = parse(name).evaluate(known)
+    return total.evaluate(known, powers)
 
 
 @lru_cache(maxsize=4096)

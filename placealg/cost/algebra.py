@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from placealg.cost.irreducible import expanded, irreducible_quotient
+from placealg.cost.irreducible import expanded, factored, irreducible_quotient
 from placealg.mesh import SYMBOLS
 
 FUNCTIONS = {"Max": sympy.Max, "Min": sympy.Min, "ceiling": sympy.ceiling, "floor": sympy.floor}
@@ -67,7 +67,7 @@ def quotient(one: Any, other: Any) -> Any:
     top, bottom = _named(one, known), _named(other, known)
     found = irreducible_quotient(top, bottom)
     if found is None:
-        found = sympy.factor(top / bottom)
+        found = factored(top / bottom)
     found = tidy(found) if sympy.count_ops(found) <= _LONG else found
     for (function, arguments), name in reversed(known.items()):
         found = found.xreplace({name: function(*arguments, evaluate=False)})
@@ -107,8 +107,8 @@ def tidy(expr: Any) -> Any:
         by_axes[axes] = by_axes.get(axes, sympy.S.Zero) + outside
     if len(by_axes) == 1:
         ((axes, outside),) = by_axes.items()
-        return sympy.factor(outside) * (axes if axes.is_Add else sympy.factor(axes))
-    split = sum((sympy.factor(outside) * axes for axes, outside in by_axes.items()), sympy.S.Zero)
-    whole = sympy.factor(expr)
+        return factored(outside) * (axes if axes.is_Add else factored(axes))
+    split = sum((factored(outside) * axes for axes, outside in by_axes.items()), sympy.S.Zero)
+    whole = factored(expr)
     negative = any(outside.could_extract_minus_sign() for outside in by_axes.values())
     return whole if negative or sympy.count_ops(whole) <= sympy.count_ops(split) else split

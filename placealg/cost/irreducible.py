@@ -24,8 +24,13 @@ Sum = dict[tuple[int, ...], int]
 """A polynomial with whole coefficients: the exponents of the symbols -> the coefficient, none of them 0."""
 
 
+_FUNCTIONS = sympy.Max, sympy.Min, sympy.ceiling, sympy.floor
+
+
 def irreducible_quotient(one: Any, other: Any) -> Any:
     """One expression over another, in lowest terms and factored; None where that is not seen without a search.
+
+    Largest and smallest values and roundings are taken for symbols.
 
     >>> a, b, c, x = sympy.symbols("a b c x", positive=True)
     >>> irreducible_quotient(2 * a * x + 2 * a * b, x * b / c + 1)
@@ -33,7 +38,8 @@ def irreducible_quotient(one: Any, other: Any) -> Any:
     >>> irreducible_quotient(a * x + a * b + c * x + c * b, x + b)
     a + c
     """
-    symbols = sorted((one.free_symbols | other.free_symbols), key=sympy.default_sort_key)
+    symbols = sorted(set().union(*(e.free_symbols | e.atoms(*_FUNCTIONS) for e in (one, other))),
+                     key=sympy.default_sort_key)
     top, bottom = _read(one, symbols), _read(other, symbols)
     if not top or not bottom:
         return None
@@ -49,6 +55,17 @@ def irreducible_quotient(one: Any, other: Any) -> Any:
     parts = [s ** (p - q) for s, p, q in zip(symbols, powers, others, strict=True)]
     return sympy.Mul(number, *parts, *(_written(f, symbols) for f in above),
                      *(1 / _written(f, symbols) for f in below))
+
+
+def factored(expr: Any) -> Any:
+    """A sum as a product of its factors, as `sympy.factor` writes it but for signs, mostly without its search.
+
+    >>> x, y = sympy.symbols("x y", positive=True)
+    >>> factored(x * y + x), factored(x**2 - 1)
+    (x*(y + 1), (x - 1)*(x + 1))
+    """
+    found = irreducible_quotient(expr, sympy.S.One)
+    return sympy.factor(expr) if found is None else found
 
 
 def expanded(expr: Any) -> Any:

@@ -91,7 +91,7 @@ class Margin:
 
     >>> held = Formula.parse("Psi*w", "bytes")
     >>> Margin(Fraction(10), Fraction(3, 2)).on(held + Formula.parse("b*s*act", "bytes"), held)
-    (2·Ψ·w + 3·act·b·s + 20)/2 bytes
+    Ψ·w + 3·act·b·s/2 + 10 bytes
     """
 
     reserve: Fraction = Fraction(0)

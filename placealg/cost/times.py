@@ -22,6 +22,7 @@ from placealg.arith import Monomial
 from placealg.cost.communication import LINKS, SENT_ON, Carried, instances_sum, rows, times_sum
 from placealg.cost.flop import products_run
 from placealg.cost.formula import Formula, expression
+from placealg.cost.irreducible import factored
 from placealg.cost.links import crossing, in_node
 from placealg.cost.stage import Stage, stage_of
 from placealg.cost.sums import Figure, bytes_of, row_sum
@@ -151,7 +152,7 @@ def written(walk: Walk, figure: Figure) -> Formula:
     """A figure in seconds as a formula; a parameter of the estimate has its default."""
     import sympy
 
-    pieces = [sympy.factor(expression(repr(piece))) if len(piece.terms) < _FACTORED else expression(repr(piece))
+    pieces = [factored(expression(repr(piece))) if len(piece.terms) < _FACTORED else expression(repr(piece))
               for piece in figure.pieces]
     made = walk.amounts.made(sympy.Max(*pieces) if len(pieces) > 1 else pieces[0] if pieces else sympy.S.Zero, "s")
     names = set(figure.names())

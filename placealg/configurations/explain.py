@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -32,11 +32,17 @@ HELD_PARTS = ("parameters", "optimizer", "gradients", "activations", "transient"
 
 @dataclass(frozen=True, slots=True)
 class TermValue:
-    """One term of a figure: its name, its exact value in seconds or bytes, and its formula where there is one."""
+    """One term of a figure: its name, its exact value in seconds, and the formulas among which it has its own."""
 
     name: str
     value: Fraction
-    formula: Formula | None = None
+    formulas: Mapping[str, Formula] = field(repr=False)
+    path: str
+
+    @property
+    def formula(self) -> Formula | None:
+        """The term as a formula, written when it is asked for."""
+        return self.formulas.get(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def told(one: Configuration, question: Question, kind: str = TERM) -> list[TermV
     _, _, load = exact(one.programs, question, ESTIMATE if kind == TERM else BOUND, one.sizes)
     written = Written(_program(one, question, load))
     values = terms(one, question, kind)
-    return [TermValue(name, value, written.get(kind + name)) for name, value in
+    return [TermValue(name, value, written, kind + name) for name, value in
             sorted(values.items(), key=lambda pair: -pair[1]) if value]
 
 

@@ -41,7 +41,7 @@ class Extract:
 
     def text(self, build: Path) -> str:
         """The extracted programs; `build` holds the compiled files."""
-        names = " ".join(f"{self.file}.{name}" for name in self.names)
+        names = " ".join(self.names)
         (build / "Extract.v").write_text(
             f"From Placealg.kernel Require Import {self.file}.\nFrom Coq Require Import Extraction.\n"
             f'Extraction Language JSON.\nExtraction "extracted.json" {names}.\n', encoding="utf-8")
@@ -56,9 +56,10 @@ class Extract:
         return module(self.digest(), dict(terms)) if self.target.suffix == ".py" else written(self.digest(), terms)
 
 
-CHECKER = Extract("Decide", ("check",), ("Syntax", "Check", "Decide"), ROOT / "placealg/prover/kernel" / MODULE)
+CHECKER = Extract("Decide", ("check",), ("Syntax", "Ratios", "Check", "Decide"),
+                  ROOT / "placealg/prover/kernel" / MODULE)
 SEMANTICS = Extract("Semantics", ("run", "step", "truth", "ticks_of", "sat", "needs"),
-                    ("Syntax", "Setting", "Semantics"), ROOT / "tests/coq/semantics.json")
+                    ("Syntax", "Setting", "Machine", "Semantics"), ROOT / "tests/coq/semantics.json")
 
 
 def module(sources: str, terms: Mapping[str, Any]) -> str:

@@ -167,9 +167,10 @@ class World:
             axis = whole(a)
             return value(self.sizes[axis] if axis < len(self.sizes) else 1)
 
-        def owner(a: Any, i: Any) -> Any:
-            axis = whole(a)
-            return value((sum(i) + i[2] // 3 + axis) % self.sizes[axis] if axis < len(self.sizes) else 0)
+        def owner(s: Any, a: Any, i: Any) -> Any:
+            axis, layout = whole(a), whole(s)
+            turn = sum(i) + i[2] // 3 + axis + layout * (1 + i[2])
+            return value(turn % self.sizes[axis] if axis < len(self.sizes) else 0)
 
         def plain(*of: Any) -> tuple[Any, ...]:
             return tuple(tuple(listed(x)) if isinstance(x, tuple) and x[:1] in (("Cons",), ("Nil",)) else x for x in of)
@@ -185,17 +186,19 @@ class World:
                 native(2, lambda a, b: ("Left",) if a == b else ("Right",)))
         return (
             "Build_world", native(1, size), items(elements), native(1, lambda i: value(i[0])),
-            native(1, lambda i: value(i[1])), native(1, lambda i: value(i[2] // 2)), native(2, owner),
+            native(1, lambda i: value(i[1])), native(1, lambda i: value(i[2] // 2)), native(3, owner),
             value(self.microbatches), native(2, lambda t, j: items(tokens(whole(t), whole(j)))), native(2, home), ring,
             native(1, lambda n: pow(whole(n), -1, PRIME) if n[0] == "S" else 0),
             native(1, lambda u: value(self.layers)),
             hashed("weight", 1), hashed("moments", 1), hashed("input", 1), hashed("forward", 6), hashed("seed", 2),
             hashed("backward", 6), hashed("gamma", 7), hashed("statistic", 5),
+            native(1, lambda n: 1 + digest("padding", n) % 1000),
+            native(1, lambda n: pow(1 + digest("padding", n) % 1000, -1, PRIME)),
             native(1, lambda n: 1 + digest("scale", n) % 1000),
             native(1, lambda n: pow(1 + digest("scale", n) % 1000, -1, PRIME)),
             native(2, lambda n, out: value((0 if out == ("True",) else whole(n) + 1) % 7)), hashed("measure", 2),
             native(2, lambda i, g: ("True",) if digest("overflow", i, g) % 9 == 0 else ("False",)), hashed("clip", 2),
-            native(5, lambda *of: ("Pair", digest("master", plain(*of)), digest("moments", plain(*of)))),
+            native(6, lambda *of: ("Pair", digest("master", plain(*of)), digest("moments", plain(*of)))),
             hashed("average", 3), native(3, lambda c, r, i: ("Inl", digest("junk", whole(c), at(r), i))),
             native(2, lambda c, r: value(50 + whole(c) % 7)),
             native(3, lambda c, g, r: digest("norm", whole(c), at(r))),

@@ -12,21 +12,23 @@ from placealg.step.receivers import WEIGHTS
 TOLD = frozenset(("phase", "verb", "value", "group", "unit", "bytes", "copy", "rule", "line", "said"))
 """The fields that place an event in the program, or that only people and costs read."""
 
+_PLACED = ("where", "tier", "layout")
+_MOVED = (*_PLACED, "source")
+_GATHERED = ("axes", "source", "to", "tier", "layout")
+
 USED: Mapping[str, tuple[str, ...]] = {
-    "broadcast": ("axes", "root", "tier"), "gather": ("axes", "source", "to", "tier"),
-    "all_gather": ("axes", "source", "to", "tier"), "assign": ("where", "source", "tier"),
-    "offload": ("where", "source", "tier"), "fetch": ("where", "source", "tier"), "slice": ("axes", "tier"),
-    "free": ("axes", "where", "tier"), "zero": ("where", "tier"), "accumulate": ("where", "source", "tier"),
-    "scale": ("divisor", "where", "tier"), "reduce": ("axes", "op", "divisor", "source", "to", "tier"),
-    "clip": ("where", "tier"), "update": ("where", "tier"), "publish": ("axes", "where", "source", "to", "tier"),
-    "store": ("where", "tier"), "load": ("where", "tier"), "norm": ("where", "tier"),
-    "all_reduce": ("axes", "op", "source", "to"), "compute": ("divisor",),
+    "broadcast": ("axes", "root", "tier"), "gather": _GATHERED, "all_gather": _GATHERED, "assign": _MOVED,
+    "offload": _MOVED, "fetch": _MOVED, "slice": ("axes", "tier", "layout"), "free": ("axes", *_PLACED),
+    "zero": _PLACED, "accumulate": _MOVED, "scale": ("divisor", *_PLACED),
+    "reduce": (*_GATHERED, "op", "divisor"), "clip": _PLACED, "update": _PLACED, "publish": (*_GATHERED, "where"),
+    "store": _PLACED, "load": _PLACED, "norm": _PLACED, "all_reduce": ("axes", "op", "source", "to"),
+    "compute": ("divisor",),
 }
 """Verb -> the fields that its term shows."""
 
 FURTHER: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("compute", "skip"): ("where", "tier"), ("all_reduce", "skip"): ("where", "tier"),
-    ("update", "average"): ("source",),
+    ("compute", "skip"): _PLACED, ("all_reduce", "skip"): ("where", "tier"),
+    ("update", "average"): ("source",), ("update", "master"): ("divisor",),
 }
 """(verb, value) -> the fields that the term shows besides."""
 
@@ -54,6 +56,8 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"{e.verb} of {e.value}")
     if e.phase == WEIGHTS:
         raise Outside(e.path, f"phase = {e.phase}")
+    if e.layout != "own" and not (e.group and e.owning):
+        raise Outside(e.path, f"layout = {e.layout}")
     used = (*USED[e.verb], *FURTHER.get((e.verb, e.value), ()))
     for f in dataclasses.fields(e):
         said = getattr(e, f.name)

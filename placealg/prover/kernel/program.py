@@ -1,6 +1,7 @@
 """A step as the data that the verified checker reads: a program of `proofs/coq/kernel/Syntax.v`, or why there is none.
 
-Axes, groups and units are numbers, in the order in which the reference lists them. Nothing is guessed and nothing left
+Axes, groups and units are numbers, in the order in which the reference lists them; layouts are, and padded shards, in
+the order in which the program first names them, the layout without a name being 0. Nothing is guessed and nothing left
 out: an event, a field or a part of the reference that the language lacks is refused by name.
 """
 
@@ -17,7 +18,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
 from placealg.prover.kernel.whole_units import Outside, whole_units
-from placealg.step.event import LOOPED, MICROBATCH, Clause, Group, takes_part
+from placealg.step.event import LOOPED, MICROBATCH, PADDING, Group, takes_part
 from placealg.step.program import Event, EventLoop, Node, Step
 
 Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
@@ -37,6 +38,7 @@ _WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "
 _OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Premultiplied"}
 _SYMBOLS = {"tokens": "Tokens", "count": "Count", "m": "Micro", "loss_scale": "Scaling"}
 _MERGED = {"mean": "MeanTaken", "sum": "SumTaken"}
+_LAYOUT = "own"
 _PHASES = ("init", "prepare", "inside", "at_ends", "outside", "save", "resume")
 FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
@@ -61,7 +63,7 @@ def program_of(step: Step, rests: Rests, averages: Rests = NONE) -> tuple[Term, 
     groups: list[Term] = []
     for group in reference.groups:
         axes, tier = rests[group.name]
-        groups.append(("Group", [writer.units[s] for s in group.sites], [("Owner", writer.axes[a]) for a in axes],
+        groups.append(("Group", [writer.units[s] for s in group.sites], writer.rest(group.name, "weight", axes),
                        tier.capitalize(), [_VALUES[v] for v in group.whole_reads], _mover(group),
                        writer.average(group.name, averages) if group.averaged else "NoAverage"))
     before, loop, behind = _around_loop(folded)
@@ -114,14 +116,27 @@ class _Writer:
     axes: Mapping[str, int]
     units: Mapping[str, int]
     groups: Mapping[str, int]
+    layouts: Mapping[str, int]
+    shards: dict[tuple[str, str, tuple[str, ...]], int]
 
     def __init__(self, step: Step, terms: frozenset[str]) -> None:
         """`terms` are the units that have further terms of the loss."""
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "terms", terms)
         for name, names in (("axes", step.reference.mesh.names), ("units", [u.name for u in step.reference.units]),
-                            ("groups", [g.name for g in step.reference.groups])):
+                            ("groups", [g.name for g in step.reference.groups]),
+                            ("layouts", dict.fromkeys((_LAYOUT, *(e.layout for e in step.events))))):
             object.__setattr__(self, name, {n: k for k, n in enumerate(names)})
+        object.__setattr__(self, "shards", {})
+
+    def rest(self, group: str, value: str, axes: Iterable[str]) -> list[Term]:
+        """Where a group's values rest: split along axes, under the layout of which the program's last event on them is.
+
+        The strategy says along which axes; that there is one owner along each is what every layout says.
+        """
+        last = next((e.layout for e in reversed(self.step.events)
+                     if e.group == group and e.value == value and set(axes) & set(e.owning)), _LAYOUT)
+        return [("Owner", self.layouts[last], self.axes[a]) for a in axes]
 
     @property
     def counts(self) -> bool:
@@ -164,7 +179,7 @@ class _Writer:
         if group not in averages:
             raise Outside("", f"the strategy has no average of {group}")
         axes, tier = averages[group]
-        return ("AverageAt", [("Owner", self.axes[a]) for a in axes], tier.capitalize())
+        return ("AverageAt", self.rest(group, "average", axes), tier.capitalize())
 
     def fields(self, events: Iterable[Event], inside: bool) -> None:
         """Raise Outside if an event has a field that the language lacks."""
@@ -208,7 +223,7 @@ class _Writer:
         if e.value == "skip" and e.verb == "all_reduce" and e.op == "max" and e.to in ("", "I"):
             return ("LookMax", self.along(e))
         if e.value in _COUNTERS and e.verb in _TICKS and not e.axes:
-            if any(c.rank or c.but for c in e.where):
+            if any(c.rank != 0 or c.but for c in e.where):
                 raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
             return ("Tick", _COUNTERS[e.value], _TICKS[e.verb], [self.axes[c.axis] for c in e.where])
         if e.value in _COUNTERS and e.verb == "broadcast" and not e.where and not e.root:
@@ -229,7 +244,7 @@ class _Writer:
         """The partial norm of a group, as a term."""
         if e.value != "norm" or e.tiers[0] != e.tiers[1]:
             raise Outside(e.path, f"{e.verb} of {e.value} on {e.tier}")
-        return ("Norm", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
+        return ("Norm", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e))
 
     def flag(self, e: Event) -> Term:
         """A group's flag, as a term; only what a gradient moves has one, where the reference leaves out steps."""
@@ -238,18 +253,25 @@ class _Writer:
         group = self.step.reference.group(e.group)
         if not self.step.reference.skip or group.frozen or group.statistic:
             raise Outside(e.path, "a flag that the reference lacks")
-        return ("Look", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e.where))
+        return ("Look", self.groups[e.group], _slot("grad_sum", e.tiers[0]), self.place(e))
 
     def along(self, e: Event) -> list[Term]:
         """The axes of a collective."""
         return [self.axes[a] for a in e.axes]
 
-    def place(self, where: tuple[Clause, ...]) -> list[Term]:
-        """A `where` as terms; the only fixed rank in the language is the first."""
-        for clause in where:
+    def place(self, e: Event) -> list[Term]:
+        """The `where` of an event as terms; the only fixed rank in the language is the first."""
+        for clause in e.where:
             if clause.rank or clause.but:
-                raise Outside("", f"where = {clause}")
-        return [("Owner" if c.rank is None else "First", self.axes[c.axis]) for c in where]
+                raise Outside(e.path, f"where = {clause}")
+        return [("Owner", self.layout(e), self.axes[c.axis]) if c.rank is None else ("First", self.axes[c.axis])
+                for c in e.where]
+
+    def layout(self, e: Event) -> int:
+        """The layout of an event; one that every rank along an axis has for itself is not in the language."""
+        if e.drawn:
+            raise Outside(e.path, f"layout = {e.layout}")
+        return self.layouts[e.layout]
 
     def ratio(self, e: Event) -> Term:
         """One over the divisor, as a term."""
@@ -258,9 +280,17 @@ class _Writer:
         if e.divisor.coefficient != Fraction(1):
             raise Outside(e.path, f"divisor = {e.divisor}")
         for name, power in e.divisor.powers:
-            symbol: Term = _SYMBOLS.get(name) or self._size(e, name)
+            if name == PADDING and not e.group:
+                raise Outside(e.path, f"divisor = {e.divisor}")
+            if name == PADDING and not e.owning:
+                continue
+            symbol: Term = self._padding(e) if name == PADDING else _SYMBOLS.get(name) or self._size(e, name)
             (under if power > 0 else over).extend([symbol] * abs(power))
         return ("Ratio", over, under)
+
+    def _padding(self, e: Event) -> Term:
+        shards = (e.group, e.layout, tuple(sorted(set(e.owning))))
+        return ("Padding", self.shards.setdefault(shards, len(self.shards)))
 
     def _size(self, e: Event, name: str) -> Term:
         if name not in self.axes:
@@ -302,65 +332,66 @@ def _gather(w: _Writer, e: Event) -> Term:
     split = [c for c in e.where if c.axis in e.axes]
     if split:
         raise Outside(e.path, f"where = {', '.join(map(repr, split))}, along which it gathers")
-    return ("Gather", _read(e), _written(e), w.along(e), w.place(e.where))
+    return ("Gather", _read(e), _written(e), w.layout(e), w.along(e), w.place(e))
 
 
 def _assign(w: _Writer, e: Event) -> Term:
     if not e.origin:
         if e.value != "moments":
             raise Outside(e.path, f"{e.value} from its initial value")
-        return ("Initial", _in_place(replace(e, source="moments")), w.place(e.where))
-    return ("Copy", _read(e), _written(e), w.place(e.where))
+        return ("Initial", _in_place(replace(e, source="moments")), w.place(e))
+    return ("Copy", _read(e), _written(e), w.place(e))
 
 
 def _copy(w: _Writer, e: Event) -> Term:
-    return ("Copy", _read(e), _written(e), w.place(e.where))
+    return ("Copy", _read(e), _written(e), w.place(e))
 
 
 def _slice(w: _Writer, e: Event) -> Term:
     _everywhere(e)
-    return ("Keep", _in_place(e), w.along(e))
+    return ("Keep", _in_place(e), w.layout(e), w.along(e))
 
 
 def _free(w: _Writer, e: Event) -> Term:
-    return _slice(w, e) if e.axes else ("Free", _in_place(e), w.place(e.where))
+    return _slice(w, e) if e.axes else ("Free", _in_place(e), w.place(e))
 
 
 def _reduce(w: _Writer, e: Event) -> Term:
     _everywhere(e)
     if e.op not in _OPERATORS:
         raise Outside(e.path, f"op = {e.op}")
-    return ("Reduce", _in_place(e), w.along(e), _OPERATORS[e.op], e.to == "S", w.ratio(e))
+    return ("Reduce", _in_place(e), w.along(e), _OPERATORS[e.op],
+            ("Some", w.layout(e)) if e.to == "S" else "None", w.ratio(e))
 
 
 def _publish(w: _Writer, e: Event) -> Term:
-    return _gather(w, e) if e.axes else ("Publish", _read(e), _written(e), w.place(e.where))
+    return _gather(w, e) if e.axes else ("Publish", _read(e), _written(e), w.place(e))
 
 
 def _store(w: _Writer, e: Event) -> Term:
-    return ("Publish", _in_place(e), _slot(e.value, "disk"), w.place(e.where))
+    return ("Publish", _in_place(e), _slot(e.value, "disk"), w.place(e))
 
 
 def _load(w: _Writer, e: Event) -> Term:
-    return ("Copy", _slot(e.value, "disk"), _in_place(e), w.place(e.where))
+    return ("Copy", _slot(e.value, "disk"), _in_place(e), w.place(e))
 
 
 def _update(w: _Writer, e: Event) -> Term:
     if e.value == "average" and e.tiers[0] == e.tiers[1]:
-        return ("TakeIn", _read(e), _written(e), w.place(e.where))
+        return ("TakeIn", _read(e), _written(e), w.place(e))
     if e.tiers[0] != e.tiers[1] or e.value != "master":
         raise Outside(e.path, "an update from one tier to another")
-    return ("Update", e.tiers[0].capitalize(), w.place(e.where))
+    return ("Update", e.tiers[0].capitalize(), w.ratio(e), w.place(e))
 
 
 _EVENTS: Mapping[str, Callable[[_Writer, Event], Term]] = {
     "broadcast": _broadcast, "gather": _gather, "all_gather": _gather, "assign": _assign, "offload": _copy,
     "fetch": _copy, "slice": _slice, "free": _free, "publish": _publish, "store": _store, "load": _load,
-    "zero": lambda w, e: ("Zero", _in_place(e), w.place(e.where)),
-    "accumulate": lambda w, e: ("Accumulate", _read(e), _written(e), w.place(e.where)),
-    "scale": lambda w, e: ("Scale", _in_place(e), w.ratio(e), w.place(e.where)),
+    "zero": lambda w, e: ("Zero", _in_place(e), w.place(e)),
+    "accumulate": lambda w, e: ("Accumulate", _read(e), _written(e), w.place(e)),
+    "scale": lambda w, e: ("Scale", _in_place(e), w.ratio(e), w.place(e)),
     "reduce": _reduce,
-    "clip": lambda w, e: ("Clip", _in_place(e), w.place(e.where)),
+    "clip": lambda w, e: ("Clip", _in_place(e), w.place(e)),
     "update": _update,
 }
 

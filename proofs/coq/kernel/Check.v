@@ -9,6 +9,7 @@
 
 From Coq Require Import Arith.
 From Placealg.kernel Require Import Syntax.
+From Placealg.kernel Require Export Ratios.
 
 Inductive when := Before | Now | Through.  (* of the current microbatch *)
 Record terms := Terms { co : ratio; un : list nat; pt : when; from : list nat }.
@@ -58,10 +59,8 @@ Record facts := Facts {
 
 Definition clause_eq (c d : clause) : {c = d} + {c <> d}. Proof. decide equality; apply Nat.eq_dec. Defined.
 Definition place_eq (q r : place) : {q = r} + {q <> r}. Proof. apply list_eq_dec, clause_eq. Defined.
-Definition symbol_eq (s t : symbol) : {s = t} + {s <> t}. Proof. decide equality; apply Nat.eq_dec. Defined.
 Definition slot_eq (x y : slot) : {x = y} + {x <> y}. Proof. decide equality; decide equality. Defined.
 Definition nats_eq (l m : list nat) : {l = m} + {l <> m}. Proof. apply list_eq_dec, Nat.eq_dec. Defined.
-Definition ratio_eq (k l : ratio) : {k = l} + {k <> l}. Proof. decide equality; apply list_eq_dec, symbol_eq. Defined.
 Definition terms_eq (s t : terms) : {s = t} + {s <> t}.
 Proof. decide equality; [apply nats_eq | decide equality | apply nats_eq | apply ratio_eq]. Defined.
 Definition bool_eq (b c : bool) : {b = c} + {b <> c}. Proof. decide equality. Defined.
@@ -75,11 +74,12 @@ Definition mem (a : nat) (l : list nat) : bool := existsb (Nat.eqb a) l.
 Definition has (q : place) (c : clause) : bool := if in_dec clause_eq c q then true else false.
 Definition within (q q' : place) : bool := forallb (has q) q'.
 Definition union (q q' : place) : place := q ++ filter (fun c => negb (has q c)) q'.
-Definition axis_of (c : clause) : nat := match c with Owner a => a | First a => a end.
-Definition is_owner (c : clause) : bool := match c with Owner _ => true | First _ => false end.
+Definition axis_of (c : clause) : nat := match c with Owner _ a => a | First a => a end.
+Definition is_owner (c : clause) : bool := match c with Owner _ _ => true | First _ => false end.
+Definition owner_of (s : nat) (c : clause) : bool := match c with Owner s' _ => s' =? s | First _ => false end.
 Definition off_axes (along : list nat) (q : place) : place := filter (fun c => negb (mem (axis_of c) along)) q.
 Definition on_axes (along : list nat) (q : place) : place := filter (fun c => mem (axis_of c) along) q.
-Definition owners (along : list nat) : place := map Owner along.
+Definition owners (s : nat) (along : list nat) : place := map (Owner s) along.
 
 (** Where every rank is meant, no other is left. *)
 Definition ticked (next : bool) (l : list nat) (only : bool) : ticks :=
@@ -100,31 +100,6 @@ Definition after_tick (start decided : bool) (k : counters) (c : counter) (d : t
 Definition after_share (k : counters) (c : counter) (along : list nat) : counters :=
   tell k c false match told k c false with
     | Ticks b l o => ticked b (filter (fun a => negb (mem a along)) l) o | h => h end.
-
-(** ** Ratios: two sorted lists, cancelled when a symbol enters. *)
-
-Definition before (s t : symbol) : bool :=
-  match s, t with
-  | Tokens, _ => true | _, Tokens => false | Count, _ => true | _, Count => false
-  | Scaling, _ => true | _, Scaling => false | Micro, _ => true | _, Micro => false
-  | Size a, Size b => a <=? b end.
-Fixpoint insert (s : symbol) (l : list symbol) : list symbol :=
-  match l with [] => [s] | t :: l' => if before s t then s :: l else t :: insert s l' end.
-Fixpoint take (s : symbol) (l : list symbol) : option (list symbol) :=
-  match l with
-  | [] => None
-  | t :: l => if symbol_eq s t then Some l else match take s l with Some l => Some (t :: l) | None => None end
-  end.
-(** Nothing says that the step has a token. *)
-Definition cancels (s : symbol) : bool := match s with Count => false | _ => true end.
-Definition times1 (s : symbol) (k : ratio) : ratio :=
-  match (if cancels s then take s (under k) else None) with Some l => Ratio (over k) l | None => Ratio (insert s
-    (over k)) (under k) end.
-Definition by1 (s : symbol) (k : ratio) : ratio :=
-  match (if cancels s then take s (over k) else None) with Some l => Ratio l (under k) | None => Ratio (over k)
-    (insert s (under k)) end.
-Definition one : ratio := Ratio [] [].
-Definition times (k l : ratio) : ratio := fold_right by1 (fold_right times1 l (over k)) (under k).
 
 (** ** What is known of one slot *)
 
@@ -229,8 +204,8 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | Holds c q o => if rigid c along && forallb (fun c => negb (is_owner c)) (on_axes along q)
           then Holds c (off_axes along q) o else Any
       | h => h end
-  | Gather x y along q => set k y match get k x with
-      | Holds c q' _ => if rigid c along && forallb is_owner (on_axes along q')
+  | Gather x y s along q => set k y match get k x with
+      | Holds c q' _ => if rigid c along && forallb (owner_of s) (on_axes along q')
           then Holds c (union q (off_axes along q')) (outside_none (get k y) q && within q (off_axes along q'))
           else Any
       | _ => Any end
@@ -243,8 +218,8 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | Holds c q' o => set k y (Holds c (union q q') (outside_none (get k y) (union q q') && (o || within q q')))
       | Absent => k
       | Any => set k y Any end
-  | Keep x along => set k x match get k x with
-      | Holds c q o => Holds c (union q (owners along)) (o || within (owners along) q)
+  | Keep x s along => set k x match get k x with
+      | Holds c q o => Holds c (union q (owners s along)) (o || within (owners s along) q)
       | h => h end
   | Free x q => set k x match get k x with Absent => Absent | _ => match q with [] => Absent | _ => Any end end
   | Zero y q => set k y (Holds Zeroed q (outside_none (get k y) q))
@@ -258,10 +233,10 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | Absent => Absent
       | Holds (Sums s) q' o => if sayable f r then Holds (Sums (scaled r s)) (union q q') (o && within q' q) else Any
       | _ => Any end
-  | Reduce y along by_ own r => set k y match get k y with
+  | Reduce y along by_ to r => set k y match get k y with
       | Absent => Absent
       | Holds (Sums s) q o =>
-          let at_ := if own then owners along else [] in
+          let at_ := match to with Some s => owners s along | None => [] end in
           if sayable f r && match on_axes along q with [] => true | _ => false end then
             let s := reduced along s in
             let s := match by_ with Mean => Terms (mean_of along (co s)) (un s) (pt s) (from s) | _ => s end in
@@ -272,13 +247,14 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | Absent => Absent
       | Holds c q' o => if normed f && whole g c then Holds Clipped (union q q') (o && within q' q) else Any
       | Any => Any end
-  | Update t q =>
+  | Update t n q =>
       let x := At Master t in let o := At Moments t in
       match get k x, get k o, get k (At GradSum t) with
       | Holds (Params false) q1 o1, Holds (Moment false) q2 o2, Holds c q3 _ =>
           let q' := union q q1 in
           if decided f && trained g && local_to Master g q1 && local_to Moments g q2 && local_to GradSum g q3 &&
-             current f Step && ready g c && within q' q2 && within q' q3 then
+             current f Step && ready g c && (if ratio_eq n one then true else false) &&
+             within q' q2 && within q' q3 then
             set (set k x (Holds (Params true) q' (o1 && within q1 q)))
                 o (Holds (Moment true) q' (o2 && o1 && within q2 q'))
           else set (set k x Any) o Any

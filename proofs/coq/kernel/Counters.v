@@ -8,7 +8,7 @@ From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
-From Placealg.kernel Require Import Algebra.
+From Placealg.kernel Require Import Algebra Scaling.
 From Placealg.kernel Require Import Facts.
 Open Scope nat_scope.
 

@@ -157,9 +157,9 @@ Definition after_resume (f : facts) : facts := quiet (after false Early (resume 
 (** The slots that matter: those of the device, of the checkpoint, and of the tiers that events name. *)
 Definition slots_of (e : event) : list slot :=
   match e with
-  | Broadcast x _ | Keep x _ | Free x _ | Initial x _ | Zero x _ | Scale x _ _ | Reduce x _ _ _ _ | Clip x _ => [x]
-  | Gather x y _ _ | Copy x y _ | Publish x y _ | Accumulate x y _ | TakeIn x y _ => [x; y]
-  | Update t _ => [At Master t] end.
+  | Broadcast x _ | Keep x _ _ | Free x _ | Initial x _ | Zero x _ | Scale x _ _ | Reduce x _ _ _ _ | Clip x _ => [x]
+  | Gather x y _ _ _ | Copy x y _ | Publish x y _ | Accumulate x y _ | TakeIn x y _ => [x; y]
+  | Update t _ _ => [At Master t] end.
 Definition of_tier (k : tier) : list slot := [At Weight k; At Master k; At Moments k; At Grad k; At GradSum k].
 Definition names (is : tier -> bool) (b : block) : bool :=
   match b with
@@ -209,14 +209,16 @@ Definition good_block (b : block) : bool :=
   | Each u _ l => (u <? units p) && forallb (good_instr u) l
   | Norm g _ _ | Look g _ _ => g <? length (groups p)
   | _ => true end.
+(** Some rank is at such a place. *)
+Definition one_layout (q : place) : bool :=
+  match q with Owner s _ :: _ => forallb (owner_of s) q | [] => true | _ => false end.
 (** Groups with several uses belong to units that are not repeated. *)
 Definition good_group (d : group) : bool :=
   match sites d with
   | [] => false
   | [u] => u <? units p
   | l => forallb (fun u => (u <? units p) && negb (nth u (repeated p) false)) l end &&
-  (forallb is_owner (rests d) &&
-   match average_rests d with AverageAt q _ => forallb is_owner q | NoAverage => true end).
+  (one_layout (rests d) && match average_rests d with AverageAt q _ => one_layout q | NoAverage => true end).
 Fixpoint once (l : list nat) : bool := match l with [] => true | a :: l => negb (mem a l) && once l end.
 Definition well_formed : bool :=
   once (data p) && forallb good_group (groups p) &&

@@ -7,7 +7,7 @@
 From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
-From Placealg.kernel Require Import Algebra.
+From Placealg.kernel Require Import Algebra Scaling Norms.
 From Placealg.kernel Require Import Facts.
 From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Globals.
@@ -65,13 +65,13 @@ Proof.
     + intros d on. specialize (firsts d on). destruct d; easy.
 Qed.
 
-Lemma gather_ok x y along q : goal (Gather x y along q).
+Lemma gather_ok x y s along q : goal (Gather x y s along q).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
   destruct (get k x) as [| |c q' o]; [easy|easy|].
   destruct (rigid c along && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts].
   rewrite forallb_forall in firsts.
-  intros r good. cbn beta. specialize (H (moved (fun a => own a i) along r)). rewrite sat_moved in H.
+  intros r good. cbn beta. specialize (H (moved (fun a => own s a i) along r)). rewrite sat_moved in H.
   - rewrite rigid_ok in H by easy. specialize (H ltac:(apply moved_ok; [intros; apply own_ok|easy])).
     rewrite sat_union. destruct (sat q r i) eqn:here_; cbn [andb].
     + destruct (sat (off_axes along q') r i) eqn:there; [now rewrite H|].
@@ -79,7 +79,8 @@ Proof.
       now rewrite (within_ok _ _ _ _ in_ here_) in there.
     + intros [none _]%andb_true_iff.
       now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
-  - intros d on. specialize (firsts d on). destruct d; easy.
+  - intros d on. specialize (firsts d on). destruct d as [s' a|]; [|easy]. cbn in *.
+    apply Nat.eqb_eq in firsts. now subst.
 Qed.
 
 Lemma initial_ok y q : goal (Initial y q).
@@ -130,7 +131,7 @@ Proof.
     + intros both. apply andb_true_iff in both. now apply none.
 Qed.
 
-Lemma keep_ok x along : goal (Keep x along).
+Lemma keep_ok x s along : goal (Keep x s along).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
   destruct (get k x) as [| |c q o]; [easy| |]; intros r good; here H r good; cbn beta.
@@ -211,11 +212,11 @@ Proof.
     + intros all. apply andb_true_iff in all. now rewrite H.
 Qed.
 
-Lemma reduce_ok y along by_ own r0 : goal (Reduce y along by_ own r0).
+Lemma reduce_ok y along by_ to r0 : goal (Reduce y along by_ to r0).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
   destruct (get k y) as [| |c q o]; [easy| |].
-  - intros r good. cbn beta. destruct (negb own || _); [|easy].
+  - intros r good. cbn beta. destruct (match to with Some s => _ | None => true end); [|easy].
     rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite H by (eapply peers_ok;
       eassumption).
   - destruct c as [| | |s| |]; try easy. destruct (sayable p now f r0 && _) eqn:can; [|easy]. apply andb_true_iff in
@@ -223,10 +224,11 @@ Proof.
     destruct can as [said off]. destruct (on_axes along q) eqn:out; [|easy]. clear off.
     set (s1 := reduced along s). set (s2 := match by_ with Mean => _ | _ => s1 end).
     intros r good. cbn beta. rewrite sat_union.
-    assert (owned : sat (if own then owners along else []) r i = negb own || forallb (fun a => r a =? Setting.own
-      a i) along).
-    { destruct own; [apply sat_owners|easy]. }
-    rewrite owned. destruct (negb own || _) eqn:mine; rewrite ?andb_true_r, ?andb_false_r.
+    assert (owned : sat match to with Some s => owners s along | None => [] end r i =
+      match to with Some s => forallb (fun a => r a =? own s a i) along | None => true end).
+    { destruct to; [apply sat_owners|easy]. }
+    rewrite owned. destruct (match to with Some s => _ | None => true end) eqn:mine;
+      rewrite ?andb_true_r, ?andb_false_r.
     + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer
       along)).
       destruct (sat q r i) eqn:there.
@@ -289,7 +291,7 @@ Proof.
   destruct c; easy.
 Qed.
 
-Lemma update_ok tr q : goal (Update tr q).
+Lemma update_ok tr n q : goal (Update tr n q).
 Proof.
   cbn [after_event at_event]. set (x := At Master tr). set (o := At Moments tr).
   pose proof (fit x) as Hx. pose proof (fit o) as Ho. pose proof (fit (At GradSum tr)) as Hg.
@@ -301,10 +303,12 @@ Proof.
   destruct (get k (At GradSum tr)) as [| |c q3 o3] eqn:kg; try (apply nothing; easy).
   destruct (_ && _) eqn:can; [|apply nothing; easy].
   apply andb_true_iff in can. destruct can as [can in3]. apply andb_true_iff in can. destruct can as [can in2].
+  apply andb_true_iff in can. destruct can as [can whole_]. destruct (ratio_eq n one) as [->|]; [clear whole_|easy].
   apply andb_true_iff in can. destruct can as [can rdy]. apply andb_true_iff in can. destruct can as [can cur].
   apply andb_true_iff in can. destruct can as [can l3]. apply andb_true_iff in can. destruct can as [can l2].
   apply andb_true_iff in can. destruct can as [can l1]. apply andb_true_iff in can. destruct can as [sure learns].
   change (trained p g) with (trains p g) in learns.
+  assert (by_one : forall r, ratio_of p m t j r one = 1%ring) by (intros; unfold ratio_of; cbn; ring).
   set (q' := union q q1) in *.
   assert (both : forall r, sat q' r i = sat q r i && sat q1 r i) by (intros; apply sat_union).
   assert (right : forall r, ok r -> sat q' r i = true ->
@@ -342,8 +346,8 @@ Proof.
     + intros all. apply andb_true_iff in all. now apply Hx.
   - rewrite group, learns in then_. cbn [negb] in then_.
     destruct (sat q r i) eqn:inq; destruct (sat q1 r i) eqn:in1; cbn [andb].
-    + destruct (right r good) as [A [B [C [D D']]]]; [now rewrite both|]. rewrite A, B, C, D, D'; cbn [is_some].
-      cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update (updates p t) i _ _ _).
+    + destruct (right r good) as [A [B [C [D D']]]]; [now rewrite both|]. rewrite A, B, C, D, D', by_one; cbn [is_some].
+      cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update 1%ring (updates p t) i _ _ _).
     + intros [only _]%andb_true_iff. now rewrite (Hx only).
     + intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in1) in inq.
     + intros all. apply andb_true_iff in all. now apply Hx.
@@ -356,8 +360,8 @@ Proof.
   - rewrite group, learns in then_. cbn [negb] in then_.
     destruct (sat q r i && sat q1 r i) eqn:in'.
     + pose proof both as in''. apply andb_true_iff in in'. destruct in' as [inq in1].
-      destruct (right r good in'') as [A [B [C [D D']]]]. rewrite inq, A, B, C, D, D'; cbn [is_some andb].
-      cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update (updates p t) i _ _ _).
+      destruct (right r good in'') as [A [B [C [D D']]]]. rewrite inq, A, B, C, D, D', by_one; cbn [is_some andb].
+      cbn [fst snd Facts.val]. rewrite then_. unfold weights_at. now destruct (update 1%ring (updates p t) i _ _ _).
     + intros [[only only1]%andb_true_iff in_]%andb_true_iff.
       assert (none2 : sat q2 r i = false).
       { destruct (sat q2 r i) eqn:there2; [|easy]. apply (within_ok _ _ _ _ in_) in there2. rewrite both in there2.

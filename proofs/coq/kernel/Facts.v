@@ -7,7 +7,7 @@
 From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
-From Placealg.kernel Require Import Algebra.
+From Placealg.kernel Require Import Algebra Scaling Norms.
 Open Scope nat_scope.
 
 Section Facts.
@@ -27,7 +27,7 @@ Definition grad_at (t : nat) (i : E) : K := gradient p t (weights_at t) i.
 
 Lemma theta_next (t : nat) (i : E) : theta p (S t) i = if left_out p t (weights_at t) then theta p t i
   else if negb (trains p (group_of i)) then theta p t i
-  else update (updates p t) i (map (weights_at t) (reading p Master i))
+  else update 1%ring (updates p t) i (map (weights_at t) (reading p Master i))
          (map (fun j => snd (theta p t j)) (reading p Moments i)) (map (applied p t (weights_at t)) (reading p
            GradSum i)).
 Proof.
@@ -131,8 +131,8 @@ Proof.
   - apply filter_In in inside. now apply all.
 Qed.
 
-Lemma sat_owners (along : list nat) (r : rank) (i : E) : sat (owners along) r i = forallb (fun a => r a =? own a i)
-  along.
+Lemma sat_owners (s : nat) (along : list nat) (r : rank) (i : E) :
+  sat (owners s along) r i = forallb (fun a => r a =? own s a i) along.
 Proof. unfold sat, owners. induction along as [|a l IH]; cbn; [easy|]. now rewrite IH. Qed.
 
 Lemma moved_ok (to : nat -> nat) (along : list nat) (r : rank) : (forall a, to a < size a) -> ok r -> ok (moved to
@@ -147,9 +147,9 @@ Proof.
   destruct (mem (axis_of d) along) eqn:inside; cbn [negb].
   - rewrite IH by (intros; apply all; now right).
     specialize (all d (or_introl eq_refl)). unfold mem in inside.
-    destruct d as [a|a]; cbn in *; unfold moved; rewrite inside, <- all, Nat.eqb_refl; reflexivity.
+    destruct d as [s a|a]; cbn in *; unfold moved; rewrite inside, <- all, Nat.eqb_refl; reflexivity.
   - rewrite IH by easy. rewrite sat_cons. f_equal. unfold mem in inside.
-    destruct d as [a|a]; cbn in *; unfold moved; now rewrite inside.
+    destruct d as [s a|a]; cbn in *; unfold moved; now rewrite inside.
 Qed.
 
 Lemma sat_peer (along : list nat) (q : place) (r r' : rank) (i : E) : on_axes along q = [] -> In r' (peers along r) ->
@@ -157,7 +157,7 @@ Lemma sat_peer (along : list nat) (q : place) (r r' : rank) (i : E) : on_axes al
 Proof.
   intros out inside. induction q as [|d q IH]; [easy|]. unfold on_axes in *; cbn [filter] in out.
   destruct (mem (axis_of d) along) eqn:on; [easy|]. rewrite !sat_cons, IH by easy. f_equal.
-  destruct d as [a|a]; cbn in *; now rewrite (peers_outside along r r').
+  destruct d as [s a|a]; cbn in *; now rewrite (peers_outside along r r').
 Qed.
 
 Lemma outside_none_ok (t j : nat) (h : know) (q : place) (f : rank -> option (T + K)) (i : E) (r : rank) :
@@ -197,7 +197,7 @@ Proof.
   assert (same : forall s, In s (over k ++ under k) ->
     number_of p m t j r s = num p count_ t s /\ inverse_of p m t j r s = inv p count_ t s).
   { intros s inside. unfold sayable in said. rewrite forallb_forall in said. specialize (said s inside).
-    destruct s as [| | |a|]; cbn [sayable1 number_of inverse_of num inv] in *; try easy.
+    destruct s as [| | |a| |n]; cbn [sayable1 number_of inverse_of num inv] in *; try easy.
     - apply andb_true_iff in said. destruct said as [same_ in_]. destruct now; try easy. now rewrite counts_equal.
     - destruct (tallied (counts f)) as [[|]|]; try easy. rewrite (told_ [] eq_refl r good).
       replace (filter (near [] r) (tokens t)) with (tokens t); [easy|].

@@ -7,7 +7,7 @@
 From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
-From Placealg.kernel Require Import Algebra.
+From Placealg.kernel Require Import Algebra Scaling Norms.
 Open Scope nat_scope.
 
 Section Flags.

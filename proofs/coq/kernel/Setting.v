@@ -14,10 +14,10 @@ Fixpoint of_nat {K : CRing} (n : nat) : K := match n with O => 0%ring | S n => (
 Definition rank := nat -> nat.  (* axis -> coordinate *)
 
 Class world := {
-  (* the mesh: sizes of axes, and the owner of each element along each axis *)
+  (* the mesh: sizes of axes, and the owner of each element under each layout along each axis *)
   size : nat -> nat; size_pos : forall a, 0 < size a;
   E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat; matrix_of : E -> nat;
-  own : nat -> E -> nat; own_ok : forall a i, own a i < size a;
+  own : nat -> nat -> E -> nat; own_ok : forall s a i, own s a i < size a;
   (* the batch of every step and microbatch, and at which coordinate of an axis a token stands *)
   X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a <
     size a;
@@ -32,13 +32,15 @@ Class world := {
   backward : nat -> nat -> X -> nat * list T * A -> list T -> B -> B;  (* what forward kept, weights *)
   gamma : nat -> nat -> X -> nat * list T * A -> list T -> B -> E -> K;
   statistic : nat -> nat -> X -> nat * list T * A -> E -> K;  (* a token's part of a statistic, of what forward kept *)
+  (* how large padded shards are *)
+  padding : nat -> K; unpadding : nat -> K; padding_ok : forall n, (padding n * unpadding n)%ring = 1%ring;
   (* the loss scale: its state is a number, 0 at first; by what it multiplies; how it goes on, by whether a step was
      left out *)
   scaling : nat -> K; unscaling : nat -> K; scaling_ok : forall n, (scaling n * unscaling n)%ring = 1%ring;
   grow : nat -> bool -> nat;
   (* the optimizer *)
-  measure : E -> K -> K; overflows : E -> K -> bool; clip : K -> K -> K; update : nat -> E -> list T -> list T ->
-    list K -> T * T;
+  measure : E -> K -> K; overflows : E -> K -> bool; clip : K -> K -> K;
+  update : K -> nat -> E -> list T -> list T -> list K -> T * T;  (* by what its step is multiplied *)
   average : E -> T -> T -> T;  (* an average, and the parameter that it takes in *)
   (* what nothing defined: any numbers, others at every event *)
   junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K; junk_flag

@@ -8,7 +8,7 @@ From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
-From Placealg.kernel Require Import Algebra.
+From Placealg.kernel Require Import Algebra Scaling Norms.
 From Placealg.kernel Require Import Facts.
 From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
@@ -92,11 +92,14 @@ Proof.
   { intros i [small _]. split.
     - rewrite forallb_forall in rest_. apply rest_. apply in_seq. lia.
     - unfold group_at. now apply nth_error_nth'. }
-  assert (owned : forall q i, forallb is_owner q = true -> exists r, ok r /\ sat q r i = true).
-  { intros q i owners_. exists (fun a => own a i). split; [intros a; apply own_ok|]. rewrite forallb_forall in owners_.
-    apply sat_in. intros c inside. specialize (owners_ c inside). destruct c; [|easy]. cbn. apply Nat.eqb_refl. }
-  assert (good_ : forall i, forallb is_owner (rests (group_at p i)) = true /\
-     match average_rests (group_at p i) with AverageAt q _ => forallb is_owner q | NoAverage => true end = true).
+  assert (owned : forall q i, one_layout q = true -> exists r, ok r /\ sat q r i = true).
+  { intros q i owners_. destruct q as [|[s a|a] q];
+      [exists (fun _ => 0); split; [intros a; apply size_pos|easy]| |easy].
+    exists (fun a => own s a i). split; [intros b; apply own_ok|]. cbn [one_layout] in owners_.
+    rewrite forallb_forall in owners_. apply sat_in. intros c inside. specialize (owners_ c inside).
+    destruct c as [s' b|]; [|easy]. cbn in *. apply Nat.eqb_eq in owners_. subst. apply Nat.eqb_refl. }
+  assert (good_ : forall i, one_layout (rests (group_at p i)) = true /\
+     match average_rests (group_at p i) with AverageAt q _ => one_layout q | NoAverage => true end = true).
   { intros i. destruct (well_parts p well) as [_ [groups_ _]]. unfold group_at.
     destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device [] Gradient NoAverage)) as [in_|out];
       [|now rewrite out].

@@ -18,13 +18,15 @@ Definition value_eqb (v w : value) : bool :=
   | Average, Average => true | _, _ => false end.
 Record slot := At { what : value; on : tier }.
 
-(** `where`: owner(axis), and rank(axis) = 0. A place is their conjunction; the empty one is everywhere. *)
-Inductive clause := Owner (a : nat) | First (a : nat).
+(** `where`: owner(axis) under a layout, which is a number, and rank(axis) = 0. A place is their conjunction; the empty
+    one is everywhere. *)
+Inductive clause := Owner (layout a : nat) | First (a : nat).
 Definition place := list clause.
 
 (** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of tokens in the microbatch, [Count] the
-    number that it has counted, [Scaling] what the loss scale multiplies by. *)
-Inductive symbol := Tokens | Count | Micro | Size (a : nat) | Scaling.
+    number that it has counted, [Scaling] what the loss scale multiplies by, [Padding] the size of shards that are all
+    as large as the largest, over what they hold; which shards of which group, is a number. *)
+Inductive symbol := Tokens | Count | Micro | Size (a : nat) | Scaling | Padding (shards : nat).
 Record ratio := Ratio { over : list symbol; under : list symbol }.
 
 (** How a reduction puts the parts of its ranks together: their sum or mean, divided behind it, or the sum of parts that
@@ -34,18 +36,18 @@ Inductive operator := Plain | Mean | Premultiplied.
 (** What happens to one instance of one group, on all ranks at once; [x] is read, [y] is written. *)
 Inductive event :=
 | Broadcast (x : slot) (along : list nat)              (* broadcast, root 0 *)
-| Gather (x y : slot) (along : list nat) (q : place)     (* gather, all_gather; publish with axes *)
+| Gather (x y : slot) (layout : nat) (along : list nat) (q : place)  (* gather, all_gather; publish with axes *)
 | Initial (y : slot) (q : place)                       (* assign of moments *)
 | Copy (x y : slot) (q : place)                        (* assign, offload, fetch, store, load *)
 | Publish (x y : slot) (q : place)                     (* publish without axes: where it is held *)
-| Keep (x : slot) (along : list nat)                   (* slice; free with axes *)
+| Keep (x : slot) (layout : nat) (along : list nat)    (* slice; free with axes *)
 | Free (x : slot) (q : place)                          (* free without axes *)
 | Zero (y : slot) (q : place)
 | Accumulate (x y : slot) (q : place)
 | Scale (y : slot) (k : ratio) (q : place)
-| Reduce (y : slot) (along : list nat) (by_ : operator) (owners : bool) (k : ratio)
+| Reduce (y : slot) (along : list nat) (by_ : operator) (to : option nat) (k : ratio)  (* to owners under a layout *)
 | Clip (y : slot) (q : place)
-| Update (k : tier) (q : place)
+| Update (k : tier) (by_ : ratio) (q : place)             (* its step divided, as [Scale] multiplies *)
 | TakeIn (x y : slot) (q : place)                       (* update of an average: y takes in x *)
 .
 

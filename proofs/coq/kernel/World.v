@@ -15,7 +15,7 @@ From Placealg Require Import Rationals.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
-From Placealg.kernel Require Import Algebra.
+From Placealg.kernel Require Import Algebra Scaling Norms.
 Open Scope nat_scope.
 
 Lemma of_nat_is (n : nat) : of_nat n = Q2Qc (inject_Z (Z.of_nat n)) :> Rational.
@@ -59,7 +59,7 @@ Proof.
   refine {|
     size := fun a => S (sizes a); E := nat * nat * nat; elements := all_elements;
     group_of := fun i => fst (fst i); layer_of := fun i => snd (fst i);
-    matrix_of := fun i => 0; own := fun a i => at_index a (snd i);
+    matrix_of := fun i => 0; own := fun s a i => at_index a (s + snd i);
     X := nat * nat * rank; micro := S m; batch := fun t j => map (pair (t, j)) (ranks_of (data p) (fun _ => 0)) ++
       if equal p then [] else [(t, j, fun _ => 0)];
     home := fun x a => at_index a (snd x a); K := Rational; share := one_over; share_ok := one_over_ok;
@@ -71,11 +71,12 @@ Proof.
     backward := fun u l x k ws b => (b + total_of ws + number_ (fst (fst k)) + total_of (snd (fst k)))%Qc;
     gamma := fun u l x k ws b i => (code x * number_ (1 + u) + total_of ws + b + snd k + number_ (snd i))%Qc;
     statistic := fun u l x k i => (code x * number_ (2 + u) + total_of (snd (fst k)) + snd k + number_ (snd i))%Qc;
+    padding := fun n => number_ (2 + n); unpadding := fun n => one_over (2 + n); padding_ok := scaled_back;
     scaling := fun n => number_ (2 + n); unscaling := fun n => one_over (2 + n); scaling_ok := scaled_back;
     grow := fun n out => if out then 0 else S n;
     measure := fun i k => (k * k)%Qc;
     overflows := fun i k => (snd i =? 0) && Z.odd (Qnum (this k)); clip := fun n k => (k + n)%Qc;
-    update := fun n i x o g => ((total_of x + total_of g + number_ 2 * total_of o + number_ n)%Qc,
+    update := fun k n i x o g => ((total_of x + k * total_of g + number_ 2 * total_of o + number_ n)%Qc,
       (total_of o + total_of g)%Qc);
     average := fun i a b => (number_ 3 * a + b)%Qc;
     junk := fun c r i => inl (number_ (1009 + 7 * c + r 0)); junk_stream := fun c r => 1013 + c;
@@ -85,7 +86,7 @@ Proof.
     junk_flow := fun r x => number_ 1031
   |}.
   - intros a; lia.
-  - intros a i; unfold at_index; apply Nat.mod_upper_bound; lia.
+  - intros s a i; unfold at_index; apply Nat.mod_upper_bound; lia.
   - intros x a; unfold at_index; apply Nat.mod_upper_bound; lia.
 Defined.
 

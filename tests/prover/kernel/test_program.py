@@ -32,8 +32,13 @@ def with_event(path: str, **fields: object) -> Step:
 
 REFUSED = {
     "at outside of the loop": ("update.layer.weight.clip", {"at": ("last",)}, "at = last"),
-    "layout": ("update.layer.weight.update", {"layout": "other"}, "layout = other"),
-    "divisor": ("update.layer.weight.update", {"divisor": Monomial.of("dp")}, "divisor = dp"),
+    "a layout of no owners": ("update.layer.weight.update", {"layout": "other"}, "layout = other"),
+    "a layout of every rank": (
+        "update.layer.weight.norm", {"layout": "mine(dp)", "where": (Clause("dp"),)}, r"layout = mine(dp)"),
+    "divisor": ("update.layer.weight.clip", {"divisor": Monomial.of("dp")}, "divisor = dp"),
+    "a divisor of the counter": ("update.step.update", {"divisor": Monomial.of("dp")}, "divisor = dp"),
+    "padding of no shards": ("backward.loss.scale", {"divisor": Monomial.of("padding")}, "divisor = padding"),
+    "owners of a counter": ("update.step.update", {"where": (Clause("dp"),)}, "where = owner"),
     "a number": ("backward.loss.scale", {"divisor": Monomial.number(2)}, "divisor = 2"),
     "tokens outside": ("reduce.layer.weight.grad_sum.reduce[dp]", {"divisor": Monomial.of("tokens")}, "counts tokens"),
     "op": ("reduce.layer.weight.grad_sum.reduce[dp]", {"op": "max"}, "op = max"),
@@ -127,7 +132,7 @@ def test_what_moves_parameters_otherwise_is_refused(model: Model, said: str) -> 
 def test_the_text_of_a_term() -> None:
     text = coq_text(program_of(step(), WHOLE))
     assert text.count("(") == text.count(")")
-    assert "Reduce (At GradSum Device) [0] Mean false (Ratio [] [])" in text
+    assert "Reduce (At GradSum Device) [0] Mean None (Ratio [] [])" in text
 
 
 ODD: dict[str, object] = {

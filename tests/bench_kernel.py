@@ -12,7 +12,7 @@ import placealg as pa
 from placealg.check.kernel import kernel
 from placealg.models.config import resolve_model
 from placealg.prover.kernel.checker import shipped
-from placealg.prover.kernel.program import Term
+from placealg.prover.kernel.terms import Term
 
 CASES = [("zero1", "abstract"), ("zero3", "gpt"), ("zeropp", "gpt"), ("zero3", "llama-3-70b"),
          ("hsdp", "deepseek-v3"), ("zeropp", "deepseek-v3")]

@@ -19,7 +19,8 @@ from placealg.prover.kernel.coq import (
     sha256,
     worlds,
 )
-from placealg.prover.kernel.program import FIELDS, Term, program_of
+from placealg.prover.kernel.program import FIELDS, program_of
+from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.whole_units import Outside
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import resting

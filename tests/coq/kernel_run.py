@@ -22,7 +22,8 @@ from in_python import Translation, apply
 
 from placealg.errors import InputError
 from placealg.prover.kernel.checker import value
-from placealg.prover.kernel.program import FIELDS, Term
+from placealg.prover.kernel.program import FIELDS
+from placealg.prover.kernel.terms import Term
 
 SEMANTICS = Path(__file__).with_name("semantics.json")
 PRIME = 2**61 - 1

@@ -18,7 +18,7 @@ from importlib import resources
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.prover.kernel.program import Term
+from placealg.prover.kernel.terms import Term
 
 MODULE = "extraction.py"
 _DEPTH = 200_000

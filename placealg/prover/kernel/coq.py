@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 
 from placealg.errors import InputError
-from placealg.prover.kernel.program import Term, coq_text
+from placealg.prover.kernel.terms import Term, coq_text
 
 VERSION = "8.16"
 """The version of Coq with which the theory is checked."""

@@ -7,22 +7,18 @@ out: an event, a field or a part of the reference that the language lacks is ref
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeAlias
 
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
+from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.event import LOOPED, MICROBATCH, PADDING, Group, takes_part
 from placealg.step.program import Event, EventLoop, Node, Step
-
-Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
-"""A value of Coq: a number, a boolean, a constructor with its arguments as a tuple, a list."""
 
 Rests = Mapping[str, tuple[tuple[str, ...], str]]
 """Group -> (the axes over which its parameters rest sharded, the tier), as the strategy says."""
@@ -394,23 +390,3 @@ _EVENTS: Mapping[str, Callable[[_Writer, Event], Term]] = {
     "clip": lambda w, e: ("Clip", _in_place(e), w.place(e)),
     "update": _update,
 }
-
-
-def coq_text(term: Term) -> str:
-    """A term in Coq's syntax.
-
-    >>> coq_text(("Each", 0, True, [("On", 1, ("Keep", ("At", "Weight", "Device"), [0]))]))
-    '(Each 0 true [On 1 (Keep (At Weight Device) [0])])'
-    """
-    if isinstance(term, bool):
-        return "true" if term else "false"
-    if isinstance(term, list):
-        return "[" + "; ".join(_bare(coq_text(t)) for t in term) + "]"
-    if isinstance(term, tuple):
-        return f"({' '.join(coq_text(t) for t in term)})"
-    return str(term)
-
-
-def _bare(text: str) -> str:
-    inner = text[1:-1]
-    return inner if text.startswith("(") and not re.search(r"^[^(]*\)", inner) else text

@@ -12,7 +12,8 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.models.abstract import amax, two_losses
 from placealg.models.model import Model
-from placealg.prover.kernel.program import FIELDS, Rests, coq_text, program_of
+from placealg.prover.kernel.program import FIELDS, Rests, program_of
+from placealg.prover.kernel.terms import coq_text
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.edit import edit
 from placealg.step.program import Clause, Event, Step

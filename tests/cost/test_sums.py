@@ -35,11 +35,13 @@ def program(strategy: str, model: str, stage: str) -> Step:
 
 
 def drawn(step: Step, rng: random.Random) -> dict[str, Fraction]:
-    """Sizes of any order; those that the model fixes as they are."""
+    """Sizes of any order; the model's as they are, times at which it is proved how long a stage waits."""
     names = {*SYMBOLS, *step.reference.mesh.names, "v"}
     sizes = {n: rng.choice(BYTES) if n in SYMBOLS and SYMBOLS[n].assumption == "positive rational" else
              Fraction(rng.choice(SIZES)) for n in sorted(names)}
-    return {**sizes, "o": Fraction(12), "pp": Fraction(4), **{n: Fraction(v) for n, v in step.reference.sizes.items()}}
+    times = {"T_F": Fraction(2), "T_B": Fraction(2), "T_W": Fraction(1), "m": Fraction(16)}
+    return {**sizes, **times, "o": Fraction(12), "pp": Fraction(4),
+            **{n: Fraction(v) for n, v in step.reference.sizes.items()}}
 
 
 def check(strategy: str, model: str, stage: str) -> None:

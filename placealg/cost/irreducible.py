@@ -37,6 +37,8 @@ def irreducible_quotient(one: Any, other: Any) -> Any:
     2*a*c*(b + x)/(b*x + c)
     >>> irreducible_quotient(a * x + a * b + c * x + c * b, x + b)
     a + c
+    >>> irreducible_quotient(a * x - a * b, -c)
+    a*(b - x)/c
     """
     symbols = sorted(set().union(*(e.free_symbols | e.atoms(*_FUNCTIONS) for e in (one, other))),
                      key=sympy.default_sort_key)
@@ -51,6 +53,9 @@ def irreducible_quotient(one: Any, other: Any) -> Any:
         if factor in above:
             above.remove(factor)
             below.remove(factor)
+    mixed = [k for k, f in enumerate(above) if min(f.values()) < 0]
+    if (up < 0) != (down < 0) and mixed:  # rather (p - k) than -(k - p)
+        up, above[mixed[0]] = -up, {key: -n for key, n in above[mixed[0]].items()}
     number = sympy.Rational(up.numerator, up.denominator) / sympy.Rational(down.numerator, down.denominator)
     parts = [s ** (p - q) for s, p, q in zip(symbols, powers, others, strict=True)]
     return sympy.Mul(number, *parts, *(_written(f, symbols) for f in above),

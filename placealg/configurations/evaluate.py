@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from placealg.arith import Monomial
 from placealg.configurations.layouts import Columns, Whole, layouts, placed
 from placealg.configurations.programs import HELD, TIMED, Program, Programs
 from placealg.configurations.question import Question
 from placealg.configurations.stages import Groups, Load, grouped, heaviest, spread, stage_loads
 from placealg.cost.arrays import Arrays, Column
 from placealg.frozen import FrozenMap
+from placealg.strategy.spec import Strategy
 
 PEAK, STATES = HELD[:2]
 BOUND, ESTIMATE, CARD = TIMED
@@ -52,9 +55,14 @@ class Evaluated:
 
 
 def asked(programs: Programs, question: Question) -> Columns:
-    """Every layout of a strategy, as the question has them."""
-    return layouts(programs.strategy, question.model, question.devices, question.sizes, question.space.fixed,
-                   programs.whole, question.space.uneven)
+    """Every layout of a strategy, as the question has them; what the next one asks, too, is not written to."""
+    return _asked(programs.strategy, programs.whole, question)
+
+
+@lru_cache(maxsize=1)
+def _asked(strategy: Strategy, whole: tuple[Monomial, ...], question: Question) -> Columns:
+    return layouts(strategy, question.model, question.devices, question.sizes, question.space.fixed, whole,
+                   question.space.uneven)
 
 
 def evaluate(programs: Programs, question: Question, part: bool = False) -> Evaluated:

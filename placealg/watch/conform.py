@@ -10,13 +10,14 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.models.model import Model
 from placealg.step.program import Step
+from placealg.watch.alike import copies, counts, ends, inputs, norms, settings
 from placealg.watch.differences import Difference, Tally, Unseen, merged
 from placealg.watch.expected import Route, routes_of
 from placealg.watch.given import gifts, layouts
 from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
-from placealg.watch.rest import resting, split_over
+from placealg.watch.rest import resting
 from placealg.watch.seen import FOREIGN, RankSeen, Seen
 from placealg.watch.stages import stage_axes, stage_of, with_seeds
 from placealg.watch.weights import Measured, measured
@@ -103,9 +104,14 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     raw += [(-1, d) for d in wires.at_rest()]
     raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
     raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
+    every = (counts(step, seen), inputs(step, seen, tally), settings(seen, names, group_of))
+    raw += [(-1, d) for told in every for d in told]
+    if not any(d.kind in ("clip", "norm", "order") for _, d in raw):
+        raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]
     raw = _one_number(raw, step, seen, weighed, tally, unseen)
-    wrong = {d.group for _, d in raw}  # replicas of these may differ because of what an earlier step did
+    wrong = {d.group for _, d in raw if d.kind != "clip"}  # replicas of these differ because of what a step did
     raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
+    raw += [(-1, d) for d in ends(step, seen, names, group_of) if d.group not in wrong]
     loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)
     return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss, weighed)
 
@@ -122,8 +128,8 @@ def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, weigh
     trained = sum(1 for r in seen.ranks for c in r.chains if c.terms)
     sizes = {1.0 * n ** k for n in (*seen.mesh.values(), max(seen.microbatches, 1)) for k in (1, -1)}
     clips = [d for _, d in raw if d.kind == "clip" and not d.line and any(e.get("drop") for e in d.edits)]
-    if len(alike) != 1 or len(scaled) != trained or not any(e.verb == "clip" for e in step.events) or any(
-            abs(scaled[0] / n - 1) < 1e-3 for n in sizes) or len(clips) != trained:
+    if len(alike) != 1 or len(scaled) != trained or scaled[0] <= 0 or len(clips) != trained or any(
+            abs(scaled[0] / n - 1) < 1e-3 for n in sizes) or not any(e.verb == "clip" for e in step.events):
         return raw
     if not weighed.good:
         unseen.append((-1, Unseen("", f"the number {float(alike.pop()):.4g}, by which all gradients are multiplied")))
@@ -170,23 +176,12 @@ def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[
     """Replicas that are not equal when the step starts."""
     if seen.backend == "fake":
         return
-    parts = {g.name: split_over(step, g) for g in step.reference.groups}
-    alike: dict[tuple[str, int], dict[str, None]] = {}
-    for name, named in names.items():
-        alike.setdefault((named.parameter, named.instance), {})[name] = None
-    for (parameter, _), every in alike.items():
-        group, name = group_of[parameter], next(iter(every))
-        copies: dict[tuple[int, ...], set[tuple[str, int]]] = {}
-        for rank in seen.ranks:
-            for chain in (c for c in rank.chains if c.parameter in every):
-                shards = set(chain.shard) | parts[group.name]
-                place = tuple(rank.coordinates.get(a, 0) for a in seen.mesh if a in shards)
-                copies.setdefault(place, set()).add((chain.start, chain.elements))
-        if any(len(values) > 1 for values in copies.values()):
-            event = routes[group.name].broadcast
+    for group, name, places in copies(step, seen, names, group_of):
+        if any(len({(c.start, c.elements) for c in replicas.values()}) > 1 for replicas in places):
+            event = routes[group].broadcast
             if event is None:
                 continue
-            yield Difference("replicas differ", group.name, f"{name}: its replicas differ when the step starts; the "
+            yield Difference("replicas differ", group, f"{name}: its replicas differ when the step starts; the "
                              "program starts from equal ones", "", ({"drop": event.path},), (name,))
 
 

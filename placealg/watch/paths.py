@@ -33,6 +33,8 @@ class Paths:
         self.summed = {a for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale"
                        for _, axes in h.norm for a in axes}
         self.where = positions(self.m)
+        first = next((s for r in seen.ranks for s in r.seeds if s.factor is not None), None)
+        self._sign = -1.0 if first is not None and not first.signed and (first.factor or 0) < 0 else 1.0
         self.counts = {**self.sizes, "m": self.m}
         self.values = {name: float(n) for name, n in self.counts.items()}
 
@@ -212,9 +214,10 @@ class Paths:
         seed = self.rank.seeds[term.microbatch]
         got = term.factor * prod(1 / self._size(h.axes) for h in _reducing(term) if h.op == "mean")
         got *= prod(h.factor for h in term.hops if h.verb == "scale" and not _clip(h))
+        got *= -1.0 if any(h.verb == "scale" and _clip(h) and h.factor < 0 for h in term.hops) else 1.0
         if seed.factor is not None:
-            got *= abs(seed.factor) * seed.tokens
-        return abs(got / self._wanted(route, seed))
+            got *= seed.factor * seed.tokens * self._sign
+        return got / self._wanted(route, seed)
 
     def _wanted(self, route: Route, seed: Seed) -> float:
         """The product of the program's means and divisors, as a multiple of the mean over the rank's own tokens."""
@@ -231,9 +234,17 @@ class Paths:
             if event.value == "loss" and event.verb == "compute" and event.phase == "forward":
                 said = str(event.divisor)
                 counted = next((e.axes for e in events if e.value == "count" and e.verb == "all_reduce"), ())
-                found *= {"tokens": 1.0, "1": float(seed.tokens)}.get(
-                    said, 1.0 / (self._size(counted) * (self.m if self._counted_microbatches() else 1)))
+                found *= {"tokens": 1.0, "1": float(seed.tokens)}.get(said) or self._share(seed, counted)
         return found
+
+    def _share(self, seed: Seed, counted: Sequence[str]) -> float:
+        """A microbatch's tokens as a part of those that a loss counts, over microbatches too if it does."""
+        over = [r for r in self.seen.ranks if all(k == self.rank.coordinates.get(a) for a, k in r.coordinates.items()
+                                                  if a not in counted)]
+        every = [s for r in over for s in r.seeds if s.microbatch == seed.microbatch or self._counted_microbatches()]
+        if len(over) == self._size(counted) and all(s.factor is not None and s.tokens for s in every):
+            return seed.tokens / sum(s.tokens for s in every)
+        return 1.0 / (self._size(counted) * (self.m if self._counted_microbatches() else 1))
 
     def _counted_microbatches(self) -> bool:
         return any(e.value == "count" and e.phase == "prepare" for e in self.step.events)
@@ -259,6 +270,8 @@ class Paths:
                 return ({"set": event.path, "op": "sum"},)
             if size > 1 and event.op == "sum" and abs(ratio * size - 1) < CLOSE:
                 return ({"set": event.path, "op": "mean"},)
+        if not ratio:
+            return ()
         word = self._word(1 / ratio).partition(" = ")[0]
         if word.replace("1/", "") not in self.values:
             return ()

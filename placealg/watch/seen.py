@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from math import prod
 from typing import Any
 
@@ -105,6 +105,8 @@ class Chain:
     elements have theirs on this rank, and the terms are of them alone. It is -1 where the optimizer updates the
     parameter itself. `given` are the terms of elements that other ranks own, `kept` those of its own, both as far as
     the reduction that takes them: where the optimizer updates parameters themselves, only if they go different ways.
+    `square` is the sum of squares of what the optimizer reads on this rank, `settings` the numbers by which it updates,
+    as text, `end` a sum of the values at the step's end.
     """
 
     parameter: str
@@ -121,6 +123,9 @@ class Chain:
     given: tuple[Term, ...] = ()
     kept: tuple[Term, ...] = ()
     placed: bool = False
+    square: float = -1.0
+    settings: str = ""
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,8 @@ class Seed:
     """The factor with which a microbatch's backward begins, seen where it first meets an op that is not linear.
 
     `tokens` is the number of tokens by which the loss's own kernel divided; 0 where it took a sum, or does not tell.
-    `guessed` says that no loss is known whose backward is `op`: the tokens are as many as it made numbers.
+    `guessed` says that no loss is known whose backward is `op`: the tokens are as many as it made numbers. Where it is
+    `signed` a loss is known, so that the factor's sign is the loss's.
     """
 
     microbatch: int
@@ -137,6 +143,7 @@ class Seed:
     hops: tuple[Hop, ...] = ()
     op: str = ""
     guessed: bool = False
+    signed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +183,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class RankSeen:
-    """What one rank did in one step; `coordinates` are its place on the mesh, by axis."""
+    """What one rank did in one step; `coordinates` are its place on the mesh, by axis.
+
+    `totals` are, of every tensor of one number by which gradients were multiplied, the numbers that it was made of.
+    `inputs` are digests of the whole numbers, such as ids of tokens, that the step read, in order.
+    """
 
     rank: int
     coordinates: Mapping[str, int]
@@ -186,6 +197,8 @@ class RankSeen:
     unseen: tuple[str, ...] = ()
     seconds: float = 0.0
     probes: tuple[Probe, ...] = ()
+    totals: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +262,15 @@ def _said(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     return {f.name: _said(getattr(value, f.name)) for f in fields(value)
-            if f.default is MISSING or getattr(value, f.name) != f.default}
+            if getattr(value, f.name) != (f.default if f.default_factory is MISSING else f.default_factory())}
 
 
 def _seen(said: Mapping[str, Any]) -> Seen:
     ranks = tuple(RankSeen(**{
         **r, "messages": tuple(_message(m) for m in r["messages"]), "chains": tuple(_chain(c) for c in r["chains"]),
         "seeds": tuple(Seed(**{**s, "hops": _hops(s.get("hops", ()))}) for s in r["seeds"]),
-        "unseen": tuple(r.get("unseen", ())), "probes": tuple(map(_probe, r.get("probes", ())))})
+        "unseen": tuple(r.get("unseen", ())), "probes": tuple(map(_probe, r.get("probes", ()))),
+        "totals": {int(k): tuple(v) for k, v in r.get("totals", {}).items()}, "inputs": tuple(r.get("inputs", ()))})
         for r in said["ranks"])
     return Seen(**{**said, "ranks": ranks, "shims": tuple(said.get("shims", ()))})
 

@@ -86,6 +86,22 @@ def split_dim(name: str) -> int | None:
     return next((d for end, d in SPLIT.items() if name.endswith(end)), None)
 
 
+class Hand(System):
+    """Data parallel written out: gradients are summed over dp and divided, after the last microbatch."""
+
+    data = ("dp",)
+
+    def reduce(self) -> None:
+        for p in self.model.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad, group=self.group("dp"))
+                p.grad.div_(self.size("dp"))
+
+    def group(self, axis: str) -> Any:
+        assert self.mesh is not None
+        return self.mesh.get_group(axis)
+
+
 class Megatron(System):
     """TP and SP by autograd functions of its own, gradients summed and averaged over dp, one norm over tp."""
 

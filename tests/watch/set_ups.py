@@ -11,8 +11,10 @@ from typing import Any
 from unittest import mock
 
 import hand_written as hand
+import quiet_faults as quiet
 import torch
 import torch.distributed as dist
+from hand_written import Hand
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
@@ -32,22 +34,6 @@ from placealg.models.config import resolve_model
 from placealg.models.model import Model
 
 FILES = "proofs/torch"
-
-
-class Hand(System):
-    """Data parallel written out: gradients are summed over dp and divided, after the last microbatch."""
-
-    data = ("dp",)
-
-    def reduce(self) -> None:
-        for p in self.model.parameters():
-            if p.grad is not None:
-                dist.all_reduce(p.grad, group=self.group("dp"))
-                p.grad.div_(self.size("dp"))
-
-    def group(self, axis: str) -> Any:
-        assert self.mesh is not None
-        return self.mesh.get_group(axis)
 
 
 class Bucketed(Hand):
@@ -641,7 +627,10 @@ RIGHT: Mapping[str, SetUp] = {
     "flat copies": right(hand.Flat, DP, "zero1"),
     "flat copies, clipped": right(hand.Flat, DP, "zero1", clip=True, m=1),
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
+    **{name: right(kind, DP, "dp", clip="hook" not in name) for name, kind in quiet.RIGHT.items()},
 }
+
+QUIET_PROOFS = {"by hand: gradients doubled in a hook": "REFUTED", "by hand: mean over unequal counts": "REFUTED"}
 
 FLAT_RATIOS = {"sum for mean": "dp", "norm of a part": "1/dp"}
 
@@ -714,6 +703,9 @@ WRONG: Mapping[str, SetUp] = {
     "experts: router missing": wrong(RouterLeftOut, {"ep": 2}, "ep", "no gradient", "", sizes=EXPERTS),
     "hsdp: replicas not reduced": wrong(ReplicasApart, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
                                         "no gradient", ""),
+    **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, QUIET_PROOFS.get(
+        name, ""), verdict="DIFFERS" if differs else "UNSEEN", m=1 if "tp" in strategy else 2, clip=differs == "norm")
+       for name, (kind, strategy, differs) in quiet.WRONG.items()},
 }
 
 

@@ -159,6 +159,22 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
     "whole where it is split": ("fsdp2", on_chain(lambda c: replace(c, shard=(), placed=True)), "placement"),
     "split where it is whole": ("by_hand", on_chain(lambda c: replace(c, shard=("dp",), placed=True)), "placement"),
     "whole along tp": ("tp_sp", on_chain(lambda c: replace(c, shard=(), placed=True), 4), "placement"),
+    "against the gradient": ("fsdp2", on_terms(lambda t: replace(t, factor=-t.factor)), "scale"),
+    "one loss negated": ("fsdp2", on_first(lambda r: replace(r, seeds=(
+        r.seeds[0], replace(r.seeds[1], factor=-(r.seeds[1].factor or 0))))), "scale"),
+    "counts nothing": ("fsdp2", on_terms(lambda t: replace(t, factor=0.0)), "scale"),
+    "a microbatch less": ("fsdp2", on_first(lambda r: replace(r, seeds=r.seeds[:1])), "accumulation"),
+    "another rate": ("fsdp2", on_chain(lambda c: replace(c, settings=c.settings.replace("lr=", "lr=1"))), "update"),
+    "along the gradient": ("fsdp2", on_chain(lambda c: replace(c, settings="SGD; lr=0.1; maximize=True"), 0), "update"),
+    "other end": ("by_hand", on_chain(lambda c: replace(c, end="0")), "replicas differ"),
+    "other tokens": ("tp_sp", on_first(lambda r: replace(r, inputs=r.inputs[1:])), "inputs"),
+    "a norm of something else": ("fsdp2", on_first(lambda r: replace(r, totals={
+        k: tuple(1.01 * v for v in told) for k, told in r.totals.items()})), "norm"),
+    "a norm of nothing": ("by_hand", on_first(lambda r: replace(r, totals={})), "norm"),
+    "a gradient that the norm lacks": ("by_hand", on_chain(lambda c: replace(c, square=2 * c.square + 1)), "norm"),
+    "mean over fewer tokens": ("by_hand", lambda seen: replace(seen, ranks=tuple(replace(r, seeds=tuple(
+        replace(s, signed=True, factor=abs(s.factor or 0) * (1 + r.rank), tokens=s.tokens / (1 + r.rank))
+        for s in r.seeds)) for r in seen.ranks)), "counts"),
     "unknown collective": ("fsdp2", on_first(lambda r: replace(r, unseen=("c10d::new_ (a.py:1)",))), "unseen"),
 }
 """Change -> (recording, the change, the kind of the first difference)."""
@@ -396,7 +412,7 @@ def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:
     listed = [name.strip() for _, steps, _ in rows for name in steps.split(";")]
     wrong = [n for n in (*set_ups("WRONG"), *set_ups("INSIDE")) if n not in (
         "by hand: loss in a kernel", "by hand: clipped by a number")]
-    assert len(rows) == 36 and len(set(listed)) == len(listed)
+    assert len(rows) == 46 and len(set(listed)) == len(listed)
     assert not set(wrong) - set(listed)
     own = [n for n in listed if n in wrong]
     assert len(own) == len(wrong) and len({n.partition(":")[0] for n in own}) >= 8

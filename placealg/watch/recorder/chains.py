@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -160,6 +160,56 @@ def ancestors(recorder: Recorder, scalar: int, sources: set[tuple[int, int, int]
     return found, () if found or gradients else tuple(sorted(others)), tuple(sorted(through)), shares
 
 
+def totals_of(recorder: Recorder, scalar: int) -> tuple[float, ...]:
+    """The numbers that a tensor of one number was made of, the last first; those of each gradient are left out."""
+    found: dict[float, None] = {}
+    todo, seen = [scalar] if scalar >= 0 else [], set()
+    while todo and len(found) < _TOTALS:
+        number = todo.pop(0)
+        node = recorder.nodes[number]
+        if number in seen or node.task >= 0:
+            continue
+        seen.add(number)
+        if node.number is not None:
+            found[node.number] = None
+        if len(node.parents) <= _TOTALS:
+            todo += [p for p, _, _ in node.parents]
+    return tuple(found)
+
+
+_TOTALS = 16
+"""How many numbers are told at most."""
+
+
+def touched(recorder: Recorder, region: Region) -> str:
+    """What was done to a parameter's elements in the step before an optimizer updates them; "" where nothing was."""
+    for number, where, times, places, _ in walk(recorder, region, ("message",)):
+        node = recorder.nodes[number]
+        if node.kind == "param" and bool(((where != places) | (times != 1)).any()):
+            return "a number by which weights are multiplied before the update" if bool((times != 1).any()) else (
+                "what is done with weights before the update")
+        if node.kind not in ("param", "message", "unknown"):
+            return "what is done with weights before the update"
+    return ""
+
+
+def disturbed(recorder: Recorder, region: Region, updated: Region) -> str:
+    """What has happened to a parameter's elements since an optimizer updated them; "" where they are as it left them.
+
+    What came from another rank is told by replicas that are equal.
+    """
+    origin, factor = (t.flatten() for t in updated)
+    for number, where, times, places, steps in walk(recorder, region, ("message",)):
+        if recorder.nodes[number].kind == "message" or any(
+                recorder.messages[k].verb not in ("all_gather", "broadcast") for _, k in steps):
+            continue
+        if bool(((where + (number << PLACES)) != origin[places]).any()):
+            return "what is done with new values after the update"
+        if bool((times != factor[places]).any()):
+            return "a number by which new values are multiplied"
+    return ""
+
+
 def update_hops(recorder: Recorder, region: Region, name: str) -> tuple[tuple[Hop, ...], tuple[Hop, ...], bool, str]:
     """(reductions inside the update, collectives after it, whether it was updated, what is not seen) of a parameter."""
     paths: set[tuple[int, ...]] = set()
@@ -170,6 +220,8 @@ def update_hops(recorder: Recorder, region: Region, name: str) -> tuple[tuple[Ho
         stale = stale or kind == "param"
         if kind == "unseen":
             return (), (), False, recorder.nodes[number].name
+        if kind == "mixed":
+            return (), (), True, "what an optimizer makes of the gradients of several parameters"
     if len(paths) > 1:
         kinds = {tuple((recorder.messages[i].verb, recorder.messages[i].axes, recorder.messages[i].op) for i in p)
                  for p in paths}
@@ -186,14 +238,17 @@ def hops_of(recorder: Recorder, paths: set[tuple[int, ...]]) -> tuple[Hop, ...]:
 
 
 def walk_update(recorder: Recorder, number: int, name: str, paths: set[tuple[int, ...]],
-                 published: set[tuple[int, ...]]) -> str:
-    """Collect the messages on every way from an updated value back to its gradient; say where it began."""
+                published: set[tuple[int, ...]], beside: Container[str] = ()) -> str:
+    """Collect the messages on every way from an updated value back to its gradient; say where it began.
+
+    It is "mixed" where gradients of other parameters are read, but for those that stand `beside` it in one tensor.
+    """
     top = recorder.nodes[number]
     if top.kind in ("param", "unknown", "torn"):
         return "param" if top.kind == "param" else "unseen"
     seen: set[tuple[int, tuple[int, ...], bool]] = set()
     todo: list[tuple[int, tuple[int, ...], bool]] = [(number, (), False)]
-    reached = False
+    reached = mixed = False
     while todo:
         here, way, inside = todo.pop()
         if (here, way, inside) in seen:
@@ -206,6 +261,7 @@ def walk_update(recorder: Recorder, number: int, name: str, paths: set[tuple[int
                 if not inside:
                     published.add(way)
                 reached = True
+            mixed = mixed or (node.name != name and node.name not in beside)
             continue
         if node.kind == "message" and node.phase in ("update", "between"):
             way = (node.message, *way)
@@ -219,7 +275,7 @@ def walk_update(recorder: Recorder, number: int, name: str, paths: set[tuple[int
             way, inside = (), True
         if node.phase == "update" or (node.phase == "between" and not inside):
             todo += [(p, way, inside) for p, _, _ in node.parents]
-    return "update" if reached else "unseen"
+    return "unseen" if not reached else "mixed" if mixed else "update"
 
 
 def moved(terms: Sequence[Term]) -> set[int]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed import Work
 
 from placealg.measure.count import COLLECTIVES, group_ranks
+from placealg.watch.recorder.shadows import Region
 
 SILENT = ("wait_tensor", "wait_tensors", "barrier", "monitored_barrier_", "check_for_nan", "_wrap_tensor_autograd",
           "mesh_get_process_group")
@@ -84,6 +87,48 @@ def _pairs(verb: str, read: Any, written: Any) -> list[tuple[tuple[Tensor, ...],
     if verb == "all_to_all" and len(reads) > 1:
         return [(tuple(reads), tuple(writes))]
     return [(_flat(r), _flat(w)) for r, w in zip(reads, writes, strict=False)]
+
+
+def source_of(call: Call, rank: int, k: int, given: list[Region], reads: Any,
+              writes: Any) -> tuple[int, int, tuple[Region, ...]]:
+    """(place of the first element, elements per rank of a gather, the region that output `k` comes from)."""
+    if call.verb not in FOLLOWED or not given:
+        return -1, 0, ()
+    me = call.ranks.index(rank) if rank in call.ranks else -1
+    region = given[0][0].contiguous().flatten(), given[0][1].contiguous().flatten()
+    if call.verb == "all_gather":
+        if len(writes) > 1:
+            return (0 if k == me else -1), 0, (region,)
+        return me * region[0].numel(), max(region[0].numel(), 1), (region,)
+    if call.verb == "reduce_scatter":
+        if len(reads) > 1:
+            return 0, 0, ((given[me][0].contiguous().flatten(), given[me][1].contiguous().flatten()),)
+        return me * writes[k].numel(), 0, (region,)
+    if call.verb == "broadcast":
+        return (0 if call.root == rank else -1), 0, (region,)
+    return 0, 0, (region,)
+
+
+def work_of(func: Any, made: Any) -> Any:
+    """What a caller in Python waits for, of a collective that it has started; None if nothing of it is heard.
+
+    DistributedDataParallel starts its collectives in C++, and waits for them there.
+    """
+    last = made[-1] if isinstance(made, list | tuple) and made else made
+    if func.namespace != "c10d" or not isinstance(last, torch.ScriptObject):
+        return None
+    frame: Any = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            return Work.unbox(last)
+        frame = frame.f_back
+    return None
+
+
+_FRAMES = 12
+"""How far above an op the function of torch.distributed stands that has called it, at most."""
 
 
 def _flat(value: Any) -> tuple[Tensor, ...]:

@@ -34,6 +34,7 @@ class Claim:
     terms: tuple[Term, ...]
     wrong: str
     apart: bool
+    square: float = 0.0
 
 
 class Update(NamedTuple):
@@ -86,7 +87,8 @@ class Copies:
             known[here] = True
             terms, wrong = terms_of(recorder, (own[0][here], own[1][here]))
             self.claims[name] = Claim(len(self.tensors), here, mine[here], terms, wrong,
-                                      self._apart(name, tensor, here, mine[here]))
+                                      self._apart(name, tensor, here, mine[here]),
+                                      float(grad.detach().flatten()[here].double().square().sum()))
             node = recorder.add(Node("read", name, "update", sources=(own,)))
             flat[here] = here + (node << PLACES)
         self.lost = self.lost or not bool(known.all())
@@ -129,7 +131,8 @@ class Copies:
             elif number in homes and int(where.max()) < homes[number].numel():
                 at = homes[number][where]
                 pairs.append(torch.stack([at, places + first_place(parameter)], 1))
-                if walk_update(recorder, number, name, paths, set()) != "update":
+                beside = {n for n, c in self.claims.items() if claim is not None and c.copy == claim.copy}
+                if walk_update(recorder, number, name, paths, set(), beside) != "update":
                     return Update((), (), False, node.name)
                 published.add(way)
             else:

@@ -12,12 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.recorder import tables
-from placealg.watch.recorder.collectives import FOLLOWED, IN_PLACE, SILENT, Call, call_of
+from placealg.watch.recorder.collectives import IN_PLACE, SILENT, Call, call_of, source_of, work_of
 from placealg.watch.recorder.nodes import Node, parents_of, shares_of
 from placealg.watch.recorder.ops import (
     distinct,
     faking,
     fresh,
+    ids_read,
     instead,
     mutates,
     only_views,
@@ -43,10 +44,12 @@ class Recorder(TorchDispatchMode):
         self.modules: list[str] = []
         self.module_of: dict[int, str] = {}
         self.tasks: dict[int, int] = {}
-        self.seeds: dict[int, tuple[float, float, tuple[int, ...], str, bool]] = {}
+        self.seeds: dict[int, tuple[float, float, tuple[int, ...], str, bool, bool]] = {}
         self.in_optimizer = 0
         self.waiting = 0
+        self.works: dict[int, tuple[Any, list[Tensor]]] = {}
         self.unknown: dict[str, str] = {}
+        self.inputs: dict[tuple[int, int, int], str] = {}
         self.updated = False
         self._sequence = -1
 
@@ -101,6 +104,8 @@ class Recorder(TorchDispatchMode):
             return made
         self._check([t for t in inputs if id(t) not in only_written(func, args, kwargs)], func)
         before = self._before(func, args, kwargs)
+        if self.task == -1 and not self.updated:
+            self.inputs.update(ids_read(inputs, before, self.nodes))
         made = func(*args, **kwargs)
         written = [*written_by(func, args, kwargs), *tensors(made)]
         if all(t.device.type != "meta" for t in written):
@@ -121,16 +126,22 @@ class Recorder(TorchDispatchMode):
     def _check(self, tensors: list[Tensor], func: Any) -> None:
         """Tell memory that was written without the dispatcher: from here on its origin is unknown."""
         for tensor in tensors:
-            if not self.shadows.check_sum(tensor):
+            if self.shadows.unwaited(tensor):
+                self.behind(tensor, "what a collective may still be writing: nobody has waited for it")
+            elif not self.shadows.check_sum(tensor):
                 self.behind(tensor)
 
-    def behind(self, tensor: Tensor) -> None:
-        """A storage was written without the dispatcher."""
+    def behind(self, tensor: Tensor, what: str = "memory written behind PyTorch's dispatcher") -> None:
+        """A storage was written without the dispatcher, or may be."""
         shadow = self.shadows.shadow(tensor)
-        node = self.add(Node("unknown", "memory written behind PyTorch's dispatcher", self.phase, self.task,
-                             line=user_line()))
+        node = self.add(Node("unknown", what, self.phase, self.task, line=user_line()))
         shadow.origin.fill_(node << PLACES)
-        shadow.sum = None
+        shadow.sum, shadow.pending = None, False
+
+    def waited(self, work: Any) -> None:
+        """A collective is waited for, or what waits for it has been handed on."""
+        for tensor in self.works.pop(id(work), (None, []))[1]:
+            self.shadows.forget_sum(tensor)
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> list[Region]:
         """Copies of the origins of what the op reads, where it may overwrite them."""
@@ -285,6 +296,8 @@ class Recorder(TorchDispatchMode):
         number = self.add(node)
         for k, tensor in enumerate(distinct(written, set())):
             self.shadows.made_by(number if k == 0 else self.add(node), tensor)
+            if k == 0 and tensor.numel() == 1 and tensor.is_floating_point() and node.phase in ("update", "between"):
+                node.number = float(tensor)
 
     def _seed(self, task: int, name: str, inputs: list[Tensor], written: list[Tensor],
               before: list[Region]) -> None:
@@ -296,24 +309,24 @@ class Recorder(TorchDispatchMode):
                 continue
             found = self.start_of(int(region[0].flatten()[0]), float(region[1].flatten()[0]))
             if found is not None:
-                factor, tokens, scalars = found
+                factor, tokens, scalars, known = found
                 made = tensor.numel() if tensor.numel() > 1 else max((t.numel() for t in written), default=1)
-                self.seeds[task] = factor, tokens or made, scalars, name, not tokens and tensor.numel() == 1
+                self.seeds[task] = factor, tokens or made, scalars, name, not tokens and tensor.numel() == 1, known
                 return
 
-    def start_of(self, origin: int, factor: float) -> tuple[float, float, tuple[int, ...]] | None:
-        """(factor, tokens, products with tensors) of an element that comes from a backward's start; None of another."""
-        tokens = 0.0
+    def start_of(self, origin: int, factor: float) -> tuple[float, float, tuple[int, ...], bool] | None:
+        """(factor, tokens, products with tensors, whether through a loss) of what comes from a backward's start."""
+        tokens, known = 0.0, False
         scalars: list[int] = []
         while True:
             node = self.nodes[origin >> PLACES]
             if node.kind == "constant" and node.phase != "backward":
-                return factor, tokens, tuple(scalars)
+                return factor, tokens, tuple(scalars), known
             if node.kind not in ("scaled", "loss"):
                 return None
             if node.kind == "scaled":
                 scalars.append(origin >> PLACES)
-            tokens = node.tokens or tokens
+            tokens, known = node.tokens or tokens, known or node.kind == "loss"
             place = origin & ((1 << PLACES) - 1) if node.kind == "scaled" else 0
             source = node.sources[0]
             factor *= node.value * float(source[1].flatten()[place])
@@ -333,17 +346,20 @@ class Recorder(TorchDispatchMode):
         self._check(inputs, func)
         regions = {id(t): tuple(x.clone() for x in self.shadows.region(t)) for t in inputs}
         made = func(*args, **kwargs)
+        work = work_of(func, made)
         call = early or call_of(name, func, args, kwargs, made)
         if call is None:
             self.unknown.setdefault(f"{func.namespace}::{name}", user_line())
             node = Node("unknown", f"{func.namespace}::{name}", self.phase, self.task, line=user_line())
             self._made(node, [*inputs, *tensors(made)])
             return made
-        self._message(call, regions)
+        self._message(call, regions, work is not None or func.namespace == "_c10d_functional")
+        if work is not None:
+            self.works[id(work)] = work, [t for _, w in call.pairs for t in w]
         return made
 
-    def _message(self, call: Call, regions: dict[int, Region]) -> None:
-        index, me = len(self.messages), call.ranks.index(self.rank) if self.rank in call.ranks else -1
+    def _message(self, call: Call, regions: dict[int, Region], pending: bool) -> None:
+        index = len(self.messages)
         ins = [t for r, _ in call.pairs for t in r]
         outs = [t for _, w in call.pairs for t in w]
         sent = outs if call.verb in ("all_gather", "recv") else ins
@@ -357,9 +373,9 @@ class Recorder(TorchDispatchMode):
             for k, out in enumerate(writes):
                 node = Node("message", call.verb, self.phase, self.task, self.module(), parents=parents, message=index,
                             value=call.factor)
-                node.start, node.chunk, node.sources = self._source(call, me, k, given, reads, writes)
+                node.start, node.chunk, node.sources = source_of(call, self.rank, k, given, reads, writes)
                 self.shadows.made_by(self.add(node), out)
-                self.shadows.keep_sum(out, pending=True)
+                self.shadows.written_by_peers(out, pending)
 
     def _moved(self, regions: dict[int, Region], ins: list[Tensor]) -> tuple[str, ...]:
         """The parameters whose weights, as they stand or updated, are what is sent."""
@@ -370,24 +386,6 @@ class Recorder(TorchDispatchMode):
                 found += [node.name] if node.kind in ("param", "buffer") else sorted(
                     reads_below(self.nodes, number)) if self.updated and node.phase == "update" else []
         return tuple(dict.fromkeys(found))
-
-    def _source(self, call: Call, me: int, k: int, given: list[Region], reads: Any,
-                writes: Any) -> tuple[int, int, tuple[Region, ...]]:
-        """(place of the first element, elements per rank of a gather, the region that an output comes from)."""
-        if call.verb not in FOLLOWED or not given:
-            return -1, 0, ()
-        region = tuple(t.contiguous().flatten() for t in given[0])
-        if call.verb == "all_gather":
-            if len(writes) > 1:
-                return (0 if k == me else -1), 0, (region,)
-            return me * region[0].numel(), max(region[0].numel(), 1), (region,)
-        if call.verb == "reduce_scatter":
-            if len(reads) > 1:
-                return 0, 0, (tuple(t.contiguous().flatten() for t in given[me]),)
-            return me * writes[k].numel(), 0, (region,)
-        if call.verb == "broadcast":
-            return (0 if call.root == self.rank else -1), 0, (region,)
-        return 0, 0, (region,)
 
     def microbatch(self) -> int:
         """The microbatch to which what happens now belongs: that of the backward that runs, or of the next one."""

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import combinations
-from math import prod
 from typing import Any
 
 import torch
@@ -20,13 +18,24 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.errors import InputError
 from placealg.watch.given import way
-from placealg.watch.recorder.chains import ancestors, forget, live_messages, moved, terms_of, update_hops
+from placealg.watch.recorder.chains import (
+    ancestors,
+    disturbed,
+    forget,
+    live_messages,
+    moved,
+    terms_of,
+    totals_of,
+    touched,
+    update_hops,
+)
 from placealg.watch.recorder.copies import Copies, Update
 from placealg.watch.recorder.gradients import Gradients
+from placealg.watch.recorder.meshes import axes_of_mesh
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
-from placealg.watch.recorder.parameters import local, plain_name, split_over, whole_shape
-from placealg.watch.recorder.shadows import _bytes, nodes_of
+from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, whole_shape
+from placealg.watch.recorder.shadows import Region, _bytes, nodes_of
 from placealg.watch.seen import BUFFER, FOREIGN, Chain, Hop, RankSeen, Seed, Seen, Term
 
 
@@ -59,7 +68,7 @@ def observe(model: nn.Module | Sequence[nn.Module], mesh: DeviceMesh | Mapping[s
     last axis fastest; None is one device. Unless `gather` is false, or the
     process group is the fake one, every rank ends with what all of them saw.
     """
-    sizes, axes_of, place = _mesh(mesh)
+    sizes, axes_of, place = axes_of_mesh(mesh)
     rank = dist.get_rank() if dist.is_initialized() else 0
     recorder, watched = Recorder(axes_of, rank), Watched(model)
     observation, began = Observation(), time.monotonic()
@@ -102,6 +111,10 @@ class Watched:
         self.gradients = Gradients(self.parameters, self.tied)
         self.copies = Copies(self.parameters, self.gradients)
         self.start: dict[str, str] = {}
+        self.settings: dict[str, str] = {}
+        self.square: dict[str, float] = {}
+        self.trained: set[str] = set()
+        self.updated: dict[str, Region] = {}
         self.optimizer = ""
 
     def begin(self, recorder: Recorder) -> None:
@@ -112,7 +125,7 @@ class Watched:
             mine = local(parameter).detach()
             recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
             recorder.shadows.keep_sum(mine)
-            self.start[name] = f"{_bytes(mine.clone()) & (2**64 - 1):016x}"
+            self.start[name] = _digest(mine)
             grad = parameter.grad
             if grad is not None:
                 recorder.shadows.made_by(recorder.add(Node("earlier", "the gradient of an earlier step")), local(grad))
@@ -123,7 +136,8 @@ class Watched:
         with _disable_current_modes():
             every = {n: local(p).detach() for n, p in self.parameters.items()}
             forget(recorder, live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
-            self.read.clear()
+            for told in (self.read, self.settings, self.square, self.trained, self.updated, recorder.inputs):
+                told.clear()
             self.gradients.clear()
             self.copies.clear()
             for name, mine in every.items():
@@ -131,12 +145,20 @@ class Watched:
                 kinds = {recorder.nodes[n].kind for n in nodes_of(recorder.shadows.region(mine)[0])}
                 if kinds != {"param"} and "unknown" not in kinds:
                     recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
-                    self.start[name] = f"{_bytes(mine.clone()) & (2**64 - 1):016x}"
+                    self.start[name] = _digest(mine)
 
     @contextmanager
     def hooks(self, recorder: Recorder) -> Iterator[None]:
         """Hear when an optimizer begins and ends its step."""
+        handles: list[Any] = []
+
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+            last = optimizer.register_step_pre_hook(begun)  # what hooks of one's own do to gradients is done before
+            first = optimizer.register_step_post_hook(made)
+            optimizer._optimizer_step_post_hooks.move_to_end(first.id, last=False)
+            handles.extend((last, first))
+
+        def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.in_optimizer += 1
             self.optimizer = type(optimizer).__name__.lower()  # of nested ones the innermost: it is what updates
             own = {id(p) for p in self.parameters.values()}
@@ -145,37 +167,64 @@ class Watched:
                 if not own & {id(p) for p in trained}:
                     self.copies.read(recorder, trained)
                 elif recorder.in_optimizer == 1:
-                    self.reads(recorder)
+                    self.reads(recorder, {id(p) for p in trained})
+                self.keep_settings(optimizer)
+
+        def made(optimizer: Any, args: Any, kwargs: Any) -> None:
+            with _disable_current_modes():
+                every = {id(p) for group in optimizer.param_groups for p in group["params"]}
+                for name, parameter in self.parameters.items():
+                    if id(parameter) in every and name not in self.updated:
+                        origin, factor = recorder.shadows.region(local(parameter).detach())
+                        self.updated[name] = origin.clone(), factor.clone()
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.in_optimizer -= 1
             recorder.updated = True
+            for handle in handles[-2:]:
+                handle.remove()
+            del handles[-2:]
 
-        handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        watching = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
         try:
             with self.gradients.listening(recorder, self.models):
                 yield
         finally:
-            for handle in handles:
+            for handle in (*watching, *handles):
                 handle.remove()
 
-    def reads(self, recorder: Recorder) -> None:
-        """Keep the chain of every gradient that the optimizer is about to read."""
-        if self.read:
+    def keep_settings(self, optimizer: Any) -> None:
+        """Keep the numbers by which each parameter is updated; of copies, which stand for several, if all are alike."""
+        told = {id(p): settings_of(optimizer, group) for group in optimizer.param_groups for p in group["params"]}
+        for name, parameter in self.parameters.items():
+            if id(parameter) in told:
+                self.settings.setdefault(name, told[id(parameter)])
+        if self.copies.tensors and len(set(told.values())) == 1:
+            self.settings.update(dict.fromkeys(self.parameters, next(iter(told.values()))))
+
+    def reads(self, recorder: Recorder, trained: set[int]) -> None:
+        """Keep the chain of every gradient that an optimizer is about to read, or that none has read yet."""
+        own = {name for name, p in self.parameters.items() if id(p) in trained}
+        if own & self.trained:
             raise InputError("the step calls the optimizer twice: record one step at a time")
         for name, parameter in self.parameters.items():
             grad = parameter.grad
+            if name in self.trained or (name in self.read and name not in own):
+                continue
+            before = touched(recorder, recorder.shadows.region(local(parameter).detach())) if name in own else ""
             if grad is None:
-                self.read[name] = (), ""
+                self.read[name] = (), before
                 continue
             mine = local(grad)
             recorder._check([mine], None)
+            self.square[name] = float(mine.detach().double().square().sum())
             region = tuple(t.clone() for t in recorder.shadows.region(mine))
             terms, wrong = terms_of(recorder, (region[0], region[1]))
-            self.read[name] = terms, wrong or self.gradients.misplaced(
+            self.read[name] = terms, before or wrong or self.gradients.misplaced(
                 recorder, name, grad, (region[0], region[1]))
             node = Node("read", name, "update", sources=((region[0], region[1]),))
             recorder.shadows.made_by(recorder.add(node), mine)
+        self.trained |= own
 
     def end(self, recorder: Recorder) -> None:
         """Look whether there was a step, and whether memory was written behind the dispatcher."""
@@ -204,11 +253,14 @@ class Watched:
                     for m in messages]  # what a module passes on may reach nothing here, and a gradient elsewhere
         seeds = []
         for task in range(len(recorder.tasks)):
-            factor, tokens, scalars, op, guessed = recorder.seeds.get(task, (None, 0, (), "", False))
+            factor, tokens, scalars, op, *how = recorder.seeds.get(task, (None, 0, (), "", False, False))
             hops = tuple(self.scale(recorder, s) for s in scalars)
-            seeds.append(Seed(task, factor, tokens, hops, op, guessed))
+            seeds.append(Seed(task, factor, tokens, hops, op, *how))
         unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
-        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3))
+        factors = {h.message for c in chains for t in c.terms for h in t.hops if h.verb == "scale"}
+        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3),
+                        totals={k: totals_of(recorder, k) for k in sorted(factors) if k >= 0},
+                        inputs=tuple(dict.fromkeys(recorder.inputs.values())))
 
     def given(self, recorder: Recorder, chains: Sequence[Chain]
               ) -> tuple[list[Chain], Mapping[int, tuple[tuple[str, str], ...]]]:
@@ -232,6 +284,13 @@ class Watched:
         wrong = "a copy of it with other numbers, which the optimizer updates" if claim.apart else claim.wrong
         return claim.here.numel(), claim.terms, wrong, update
 
+    def squares(self, name: str) -> float:
+        """The sum of squares of what an optimizer reads of a parameter on this rank; -1 where it is not known."""
+        if not self.copies.tensors:
+            return self.square.get(name, -1.0)
+        claim = self.copies.claims.get(name)
+        return claim.square if claim is not None else 0.0
+
     @staticmethod
     def scale(recorder: Recorder, number: int) -> Hop:
         """The product with a 0-dim tensor that a node is, with what the tensor depends on."""
@@ -248,6 +307,8 @@ class Watched:
             owned, terms, wrong, (inside, new, updated, unseen) = self.copied(recorder, name)
         else:
             inside, new, updated, unseen = update_hops(recorder, recorder.shadows.region(mine), name)
+            if name in self.updated and not unseen:
+                unseen = disturbed(recorder, recorder.shadows.region(mine), self.updated[name])
         if inside:
             terms = tuple(replace(t, hops=(*t.hops, *inside)) for t in terms)
         terms = tuple(replace(t, hops=tuple(replace(h, norm=tuple((name, a) for _, a in h.norm)) for h in t.hops))
@@ -255,38 +316,19 @@ class Watched:
         shard = tuple(dict.fromkeys(a for ranks in split_over(parameter) for a in recorder.axes(ranks)))
         return Chain(name, mine.numel(), tuple(whole_shape(parameter)), shard, terms, new, updated, self.start[name],
                      self.tied.get(name, ()), wrong or unseen, owned,
-                     placed=isinstance(parameter, DTensor) or bool(shard))
+                     placed=isinstance(parameter, DTensor) or bool(shard), square=self.squares(name),
+                     settings=self.settings.get(name, ""), end=_digest(mine))
 
 
-def _mesh(mesh: DeviceMesh | Mapping[str, int] | None
-          ) -> tuple[dict[str, int], dict[tuple[int, ...], tuple[str, ...]], dict[str, int]]:
-    """(axis -> size, ranks of a group -> the axes that it spans, this rank's coordinates)."""
-    if mesh is None:
-        return {}, {}, {}
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    if isinstance(mesh, Mapping):
-        names, grid = tuple(mesh), torch.arange(prod(mesh.values())).view(tuple(mesh.values()))
-    else:
-        names, grid = tuple(mesh.mesh_dim_names or ()), mesh.mesh
-    if not names:
-        raise InputError("the device mesh has no names: make it with mesh_dim_names=(\"dp\", ...)")
-    if grid.numel() != world:
-        raise InputError(f"the mesh has {grid.numel()} ranks, and the run {world}")
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    at = [int(k) for k in (grid == rank).nonzero()[0]]
-    found: dict[tuple[int, ...], tuple[str, ...]] = {}
-    for count in range(1, len(names) + 1):
-        for chosen in combinations(range(len(names)), count):
-            where = tuple(slice(None) if k in chosen else at[k] for k in range(len(names)))
-            spanned = tuple(names[k] for k in chosen if grid.shape[k] > 1) or tuple(names[k] for k in chosen)
-            found.setdefault(tuple(sorted(grid[where].flatten().tolist())), spanned)
-    return dict(zip(names, grid.shape, strict=True)), found, dict(zip(names, at, strict=True))
+def _digest(values: Tensor) -> str:
+    """A sum of the bytes of some values."""
+    return f"{_bytes(values.clone()) & (2**64 - 1):016x}"
 
 
 @contextmanager
 def _patched(recorder: Recorder, models: Sequence[nn.Module]) -> Iterator[None]:
     """Hear which module runs, when a collective is waited for, and when a backward has ended."""
-    call, wait = nn.Module._call_impl, dist.Work.wait
+    call, wait, future = nn.Module._call_impl, dist.Work.wait, dist.Work.get_future
     names = {}
     for part in models:
         names.update({id(m): plain_name(n) for n, m in part.named_modules()})
@@ -305,10 +347,15 @@ def _patched(recorder: Recorder, models: Sequence[nn.Module]) -> Iterator[None]:
             return wait(self, *args, **kwargs)
         finally:
             recorder.waiting -= 1
+            recorder.waited(self)
 
-    nn.Module._call_impl, dist.Work.wait = named_call, marked_wait
+    def marked_future(self: Any) -> Any:
+        recorder.waited(self)
+        return future(self)
+
+    nn.Module._call_impl, dist.Work.wait, dist.Work.get_future = named_call, marked_wait, marked_future
     try:
         yield
     finally:
-        nn.Module._call_impl, dist.Work.wait = call, wait
+        nn.Module._call_impl, dist.Work.wait, dist.Work.get_future = call, wait, future
 

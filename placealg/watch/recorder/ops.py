@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_tr
 
 from placealg.measure.count import tensors
 from placealg.watch.recorder.nodes import Node
-from placealg.watch.recorder.shadows import PLACES, Region, Shadows
+from placealg.watch.recorder.shadows import PLACES, Region, Shadows, nodes_of
 
 TORCH_FOLDER, OWN_FOLDER, LIBRARY = (os.path.dirname(f) + os.sep for f in (torch.__file__, __file__, os.__file__))
 
@@ -101,6 +102,27 @@ def instead(value: Any, shadows: Shadows, side: int) -> Any:
     if isinstance(value, list | tuple):
         return [instead(v, shadows, side) for v in value]
     return value
+
+
+def ids_read(inputs: list[Tensor], before: list[Region], nodes: list[Node]
+             ) -> Iterator[tuple[tuple[int, int, int], str]]:
+    """(what it is, a digest) of every tensor of whole numbers that an op reads as it came from outside the step.
+
+    Ids of tokens are such tensors. Those that only count on, as positions do, or repeat one number are left out.
+    """
+    for tensor, (origin, _) in zip(inputs, before, strict=False):
+        if tensor.dtype not in (torch.int64, torch.int32) or tensor.numel() < 8:
+            continue
+        if any(nodes[n].kind not in ("outside", "zero") and (nodes[n].kind != "compute" or nodes[n].parents)
+               for n in nodes_of(origin)):
+            continue
+        flat = tensor.detach().flatten()
+        steps = flat[1:] - flat[:-1] if tensor.dim() == 1 else (tensor[..., 1:] - tensor[..., :-1]).flatten()
+        if bool((steps == steps[:1]).all()):
+            continue
+        ends = origin.flatten()
+        yield ((int(ends[0]), int(ends[-1]), tensor.numel()),
+               sha256(flat.to(torch.int64).cpu().numpy().tobytes()).hexdigest()[:16])
 
 
 def user_line() -> str:

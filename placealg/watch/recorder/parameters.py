@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -53,3 +54,11 @@ def plain_name(name: str) -> str:
     """
     parts = [p for p in name.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")]
     return ".".join(parts[1:] if parts[0] == "module" else parts)
+
+
+def settings_of(optimizer: Any, group: Mapping[str, Any]) -> str:
+    """The numbers by which an optimizer updates a group of parameters, as text."""
+    said = {k: float(v) if isinstance(v, Tensor) and v.numel() == 1 else v for k, v in sorted(group.items())
+            if k not in ("params", "initial_lr", "param_names", "params_rank")}
+    return "; ".join((type(optimizer).__name__, *(f"{k}={v}" for k, v in said.items()
+                                                  if isinstance(v, bool | int | float | str | tuple | None))))

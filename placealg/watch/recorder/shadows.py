@@ -87,11 +87,22 @@ class Shadows:
         """Whether two tensors share their memory."""
         return bool(one.untyped_storage()._cdata == two.untyped_storage()._cdata)
 
-    def keep_sum(self, tensor: Tensor, pending: bool = False) -> None:
-        """Note the bytes of a storage as an op left them; None while a collective may still write them."""
+    def keep_sum(self, tensor: Tensor) -> None:
+        """Note the bytes of a storage as an op left them."""
         shadow = self.table.get(tensor.untyped_storage()._cdata)
         if shadow is not None:
-            shadow.pending, shadow.sum = pending, None if pending else _bytes(tensor)
+            shadow.pending, shadow.sum = False, _bytes(tensor)
+
+    def written_by_peers(self, tensor: Tensor, pending: bool) -> None:
+        """A collective may still write a storage: `pending` until somebody waits for it, unless that is not heard."""
+        shadow = self.table.get(tensor.untyped_storage()._cdata)
+        if shadow is not None:
+            shadow.pending, shadow.sum = pending, None
+
+    def unwaited(self, tensor: Tensor) -> bool:
+        """Whether a collective may still write a storage."""
+        shadow = self.table.get(tensor.untyped_storage()._cdata)
+        return shadow is not None and shadow.pending
 
     def check_sum(self, tensor: Tensor) -> bool:
         """Whether a storage's bytes are as the last op left them, as far as that is known."""
@@ -104,7 +115,7 @@ class Shadows:
         """A storage's bytes are not known."""
         shadow = self.table.get(tensor.untyped_storage()._cdata)
         if shadow is not None:
-            shadow.sum = None
+            shadow.sum, shadow.pending = None, False
 
     def sweep(self) -> None:
         """Drop the shadows of storages that are gone."""

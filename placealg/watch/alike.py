@@ -1,0 +1,148 @@
+"""What ranks must have alike, whatever each does by itself: microbatches, inputs, the optimizer's settings, new values.
+
+The norm by which they clip must be that of what they clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import sqrt
+from typing import Any
+
+from placealg.step.program import Step
+from placealg.watch.differences import Difference, Tally
+from placealg.watch.expected import Route
+from placealg.watch.names import Named
+from placealg.watch.rest import split_over
+from placealg.watch.seen import Chain, RankSeen, Seen
+
+CLOSE = {"float64": 1e-4, "float32": 1e-3}
+"""Type of the parameters -> relative difference below which two norms are one; 0.03 for shorter types."""
+
+
+def counts(step: Step, seen: Seen) -> Iterator[Difference]:
+    """Ranks that run another number of microbatches, and losses that divide by other numbers of tokens."""
+    first = seen.ranks[0]
+    for rank in seen.ranks[1:]:
+        if len(rank.seeds) != len(first.seeds):
+            yield Difference("accumulation", "", f"rank {rank.rank} runs {len(rank.seeds)} backwards in a step, and "
+                             f"rank {first.rank} {len(first.seeds)}; the program's ranks all run m")
+            return
+    if "equal_counts" not in step.reference.hypotheses:
+        return
+    told = [(s.tokens, r.rank, s.microbatch) for r in seen.ranks for s in r.seeds if s.signed and s.factor is not None]
+    for tokens, number, microbatch in told[1:]:
+        if tokens != told[0][0]:
+            yield Difference("counts", "", f"the loss of microbatch {microbatch} on rank {number} is a mean over "
+                             f"{tokens:g} tokens, and that of microbatch {told[0][2]} on rank {told[0][1]} over "
+                             f"{told[0][0]:g}: tokens count unequally; the program's proof assumes equal counts", "",
+                             (), (), None, (), {"loss": {"assume": []}})
+            return
+
+
+def inputs(step: Step, seen: Seen, tally: Tally) -> Iterator[Difference]:
+    """Ranks that see the same tokens in the program, and have read others."""
+    if seen.backend == "fake":
+        return
+    data = set(step.reference.data_axes)
+    pipeline = step.reference.pipeline
+    held = data | ({pipeline.axis} if pipeline else set())
+    alike: dict[tuple[int, ...], RankSeen] = {}
+    for rank in seen.ranks:
+        first = alike.setdefault(tuple(k for a, k in rank.coordinates.items() if a in held), rank)
+        if sorted(first.inputs) != sorted(rank.inputs):
+            axes = ", ".join(a for a in seen.mesh if rank.coordinates.get(a) != first.coordinates.get(a))
+            yield Difference("inputs", "", f"rank {rank.rank} reads other whole numbers, such as ids of tokens, than "
+                             f"rank {first.rank}; along {axes} the program's ranks see the same tokens")
+            return
+    over = [a for a in seen.mesh if a in data and seen.mesh[a] > 1]
+    if over and all(r.inputs == seen.ranks[0].inputs for r in seen.ranks) and seen.ranks[0].inputs and not pipeline:
+        tally.not_compared.append(f"what ranks read along {', '.join(over)}: in this run all have read the same "
+                                  "tokens, which in training is a fault")
+
+
+def settings(seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any]) -> Iterator[Difference]:
+    """Parameters that are updated by other numbers on other ranks, or along their gradient."""
+    first: dict[tuple[str, int], tuple[int, str]] = {}
+    for rank in seen.ranks:
+        for chain in rank.chains:
+            named = names[chain.parameter]
+            if not chain.settings:
+                continue
+            group = group_of[named.parameter].name
+            number, told = first.setdefault((named.parameter, named.instance), (rank.rank, chain.settings))
+            if told != chain.settings:
+                here = ", ".join(v for v in chain.settings.split("; ") if v not in told.split("; "))
+                there = ", ".join(v for v in told.split("; ") if v not in chain.settings.split("; "))
+                yield Difference("update", group, f"{chain.parameter}: its optimizer has {here or 'less said'} on rank "
+                                 f"{rank.rank}, and {there or 'less said'} on rank {number}", "", (),
+                                 (chain.parameter,))
+            elif "maximize=True" in chain.settings.split("; "):
+                yield Difference("update", group, f"{chain.parameter}: its optimizer goes along the gradient "
+                                 "(maximize); the program's goes against it", "", (), (chain.parameter,))
+
+
+def copies(step: Step, seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any]
+           ) -> Iterator[tuple[str, str, list[dict[str, Chain]]]]:
+    """(group, name, of every place in the parameter its replicas by rank) of every parameter of every layer."""
+    parts = {g.name: split_over(step, g) for g in step.reference.groups}
+    alike: dict[tuple[str, int], dict[str, None]] = {}
+    for name, named in names.items():
+        alike.setdefault((named.parameter, named.instance), {})[name] = None
+    for (parameter, _), every in alike.items():
+        group = group_of[parameter]
+        found: dict[tuple[int, ...], dict[str, Chain]] = {}
+        for rank in seen.ranks:
+            for chain in (c for c in rank.chains if c.parameter in every):
+                shards = set(chain.shard) | parts[group.name]
+                place = tuple(rank.coordinates.get(a, 0) for a in seen.mesh if a in shards)
+                found.setdefault(place, {})[f"{rank.rank}"] = chain
+        yield group.name, next(iter(every)), list(found.values())
+
+
+def ends(step: Step, seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any]) -> Iterator[Difference]:
+    """Replicas that are equal when the step starts, and not when it ends."""
+    if seen.backend == "fake":
+        return
+    for group, name, places in copies(step, seen, names, group_of):
+        for replicas in places:
+            told = [c for c in replicas.values() if c.end]
+            if len({c.start for c in told}) == 1 and len({(c.end, c.elements) for c in told}) > 1:
+                yield Difference("replicas differ", group, f"{name}: its replicas differ when the step ends, and did "
+                                 "not when it began; those of the program stay equal", "", (), (name,))
+                break
+
+
+def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[str, Route], group_of: Mapping[str, Any]
+          ) -> Iterator[Difference]:
+    """Whether what gradients are clipped by is made of their norm: its number must stand on the way to the factor."""
+    clips = {h.message: abs(h.factor) for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops
+             if h.verb == "scale" and h.norm}
+    if seen.backend == "fake" or not clips or len(seen.ranks) < seen.world or not any(
+            e.verb == "norm" for e in step.events):
+        return
+    total = 0.0
+    for group, _, places in copies(step, seen, names, group_of):
+        if routes[group].norm is None:
+            continue
+        for replicas in places:
+            own = [c for c in replicas.values() if c.owned < 0][:1] or list(replicas.values())
+            for chain in own:
+                if chain.square < 0 or (not chain.terms and chain.owned):
+                    return
+                scale = {abs(h.factor) for t in chain.terms for h in t.hops if h.verb == "scale" and h.norm}
+                if chain.terms and len(scale) != 1:
+                    return  # told as another difference
+                factor = next(iter(scale), 1.0)
+                total += chain.square / (factor ** 2 or 1.0)
+    norm, close = sqrt(total), CLOSE.get(seen.dtype, 0.03)
+    for rank in seen.ranks:
+        mine = {h.message: h for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale" and h.norm}
+        for number, hop in mine.items():
+            told = rank.totals.get(number, ())
+            if not norm or any(abs(abs(v) / want - 1) < close for v in told for want in (norm, norm ** 2)):
+                continue
+            said = ", ".join(f"{v:.4g}" for v in told[:6])
+            yield Difference("norm", "", f"the gradients have the norm {norm:.4g} together, and what they are clipped "
+                             f"by is made of other numbers ({said or 'none'})", hop.line)
+            return

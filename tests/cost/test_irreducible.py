@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placealg.cost import irreducible
 from placealg.cost.algebra import quotient
 from placealg.cost.communication import communication
-from placealg.cost.irreducible import irreducible_quotient
+from placealg.cost.irreducible import expanded, factored, irreducible_quotient
 from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
@@ -36,6 +36,30 @@ def test_a_quotient_is_the_one_that_sympy_factors(one: Any, other: Any, shared: 
             ours, theirs = sympy.fraction(found), sympy.fraction(sympy.factor(a / b))
             assert any(all(sympy.expand(x - sign * y) == 0 for x, y in zip(ours, theirs, strict=True))
                        for sign in (1, -1))  # the same lowest terms, but for a sign above and below
+
+
+@given(SUMS, SUMS)
+def test_a_sum_expands_and_factors_as_sympy_does_it(one: Any, other: Any) -> None:
+    product = written(one) * written(other)
+    assert all(expanded(expr) == sympy.expand(expr) for expr in (product, product + 1 / (A + B)))
+    assert sympy.expand(factored(product)) == sympy.expand(product)
+
+
+@given(SUMS)
+def test_a_function_of_sizes_is_factored_as_a_symbol(terms: Any) -> None:
+    put = {X: sympy.Min(A, B, evaluate=False)}
+    one = written(terms).xreplace(put)
+    assert sympy.expand(factored(one)) == sympy.expand(one)
+    whole, alone = ([part for part in sympy.Mul.make_args(factored(e)) if part.as_base_exp()[0].is_Add]
+                    for e in (one, written(terms)))
+    assert len(whole) == len(alone)
+
+
+@pytest.mark.parametrize(("one", "other", "text"), [
+    (A * X - A * B, -C, "a*(b - x)/c"), (-A * X - A * B, C, "-a*(b + x)/c"), (B - A, sympy.S.One, "-a + b"),
+    (A * C * sympy.Min(B, X) - A * B, -C, "a*(b - c*Min(b, x))/c")])
+def test_a_sign_stands_before_a_quotient_where_no_sum_can_take_it(one: Any, other: Any, text: str) -> None:
+    assert str(irreducible_quotient(one, other)) == text
 
 
 @pytest.mark.parametrize(("one", "other"), [

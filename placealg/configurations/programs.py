@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -170,18 +172,23 @@ NOTHING = Figure((Polynomial(),))
 """The figure of what a program has nothing of."""
 
 
+KEPT = 2
+"""Of so many versions of the package, those that wrote last, the programs are kept."""
+
+
 class Cache:
-    """Programs on disk, one file each; a folder of None keeps nothing."""
+    """Programs on disk, one file each, in a folder for each version of the package; a folder of None keeps nothing."""
 
     def __init__(self, folder: Path | None, model: Model):
         self.folder = folder
+        self.version = sources()[:16]
         self.key = sha256((sources() + repr(model)).encode()).hexdigest()
 
     def path(self, expression: str) -> Path | None:
         """The file of a strategy."""
         if self.folder is None:
             return None
-        return self.folder / self.key[:16] / f"{sha256((self.key + expression).encode()).hexdigest()[:24]}.pickle"
+        return self.folder / self.version / f"{sha256((self.key + expression).encode()).hexdigest()[:24]}.pickle"
 
     def read(self, expression: str) -> Programs | None:
         """The programs of a strategy, if they are there and whole."""
@@ -203,12 +210,26 @@ class Cache:
             return
         data = pickle.dumps(programs)
         try:
+            first = not path.parent.exists()
             path.parent.mkdir(parents=True, exist_ok=True)
             part = path.with_suffix(f".{os.getpid()}")
             part.write_bytes(sha256(data).digest() + data)
             part.replace(path)
+            if first:
+                _clear(path.parents[1])
         except OSError:
             self.folder = None
+
+
+def _clear(folder: Path) -> None:
+    """Remove the programs of all versions of the package but the last ones, and no file of another name."""
+    versions = (d for d in folder.iterdir() if re.fullmatch("[0-9a-f]{16}", d.name) and any(d.glob("*.pickle")))
+    for old in sorted(versions, key=lambda d: -d.stat().st_mtime_ns)[KEPT:]:
+        for file in old.iterdir():
+            if re.fullmatch(r"[0-9a-f]{24}\.(pickle|\d+)", file.name):
+                file.unlink(missing_ok=True)
+        with suppress(OSError):
+            old.rmdir()
 
 
 def default_folder() -> Path:

@@ -16,6 +16,7 @@ from conftest import Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placealg.configurations import programs as programs_module
 from placealg.configurations.calibrate import calibrate
 from placealg.configurations.evaluate import ESTIMATE, at, exact, value_of
 from placealg.configurations.explain import compared, meant, neighbours, terms
@@ -308,6 +309,22 @@ def test_the_cache_gives_what_was_derived_and_no_other(tmp_path: Path) -> None:
     assert path is not None
     path.write_bytes(path.read_bytes()[:-1])
     assert Cache(tmp_path, model).read("zero1") is None
+
+
+def test_programs_of_old_versions_of_the_package_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = resolve_model("gpt2")
+    made = compiled("zero1", model)
+    (tmp_path / "notes").mkdir()
+    for k in range(5):
+        monkeypatch.setattr(programs_module, "sources", lambda k=k: f"{k:064x}"[::-1])
+        Cache(tmp_path, model).write(made)
+        if not k:
+            (tmp_path / f"{k:016x}" / "mine.txt").write_text("kept")
+        os.utime(tmp_path / f"{k:016x}"[::-1], (k + 1, k + 1))
+        assert Cache(tmp_path, model).read("zero1") is not None
+    kept = {d.name: [f.name for f in d.iterdir()] for d in tmp_path.iterdir()}
+    assert sorted(kept) == sorted(["notes", "0" * 16, *(f"{k:016x}"[::-1] for k in (3, 4))])
+    assert kept["0" * 16] == ["mine.txt"]
 
 
 def test_an_interrupted_search_tells_what_it_found() -> None:

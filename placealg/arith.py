@@ -16,8 +16,12 @@ from typing import Any
 from placealg.errors import InputError, need
 
 FUNCTIONS = ("Max", "Min", "ceiling", "floor")
-OVER = ("Sum", "Largest")
-"""What may be taken over an index from 0, where a reader allows it: `Sum(body, (k, 0, last))`."""
+WHERE = "Where"
+OVER = ("Sum", "Largest", WHERE)
+"""What may be taken over an index from 0, where a reader allows it: `Sum(body, (k, 0, last))`, and an expression in
+which a name stands for a value, or for a function: `Where(body, (x, value))`, `Where(f(2), (f(x), value))`."""
+OF = "of"
+"""The value of a function that is said in the text itself: its name, and its argument."""
 
 _MAX_TEXT = 20_000
 _MAX_DIGITS = 100
@@ -29,8 +33,9 @@ _MAX_DEGREE = 4096
 class Expr:
     """A parsed expression: a number, a name, or an operator with arguments.
 
-    `op` is one of num, name, +, -, *, /, **, neg, and the names in FUNCTIONS and in OVER, which have the name of their
-    index for a value, and for arguments what they are taken of and the last index.
+    `op` is one of num, name, +, -, *, /, **, neg, of, and the names in FUNCTIONS and in OVER, which have the name of
+    their index for a value, and for arguments what they are taken of and the last index, or what the name stands for;
+    the index of a function is (its name, that of its argument).
 
     >>> parse("2*(dp - 1)/dp").names()
     ('dp',)
@@ -47,7 +52,9 @@ class Expr:
         if self.op == "name":
             return (str(self.value),)
         found = [set(a.names()) for a in self.args]
-        if self.op in OVER:
+        if self.op in OVER and isinstance(self.value, tuple):
+            found[1].discard(self.value[1])
+        elif self.op in OVER:
             found[0].discard(str(self.value))
         return tuple(sorted(set().union(*found)))
 
@@ -55,15 +62,18 @@ class Expr:
              functions: Mapping[str, Callable[..., Any]] | None = None) -> Any:
         """The value in the ring given by `number`, `name` and the values' own operators.
 
-        `functions` has, beside functions by name, what makes a sum or a largest value of (body, index, last).
+        `functions` has, beside functions by name, what makes an expression of OVER of (body, last, index, name), where
+        body and last take what makes names, and the value of a function of its name and its argument.
         """
         if self.op == "num":
             return number(self.value)
         if self.op == "name":
             return name(self.value)
         if self.op in OVER:
-            return (functions or {})[self.op](lambda inside: self.args[0].fold(number, inside, functions), self.value,
-                                              self.args[1].fold(number, name, functions))
+            return (functions or {})[self.op](*(
+                lambda inside, a=a: a.fold(number, inside, functions) for a in self.args), self.value, name)
+        if self.op == OF:
+            return (functions or {})[OF](self.value, self.args[0].fold(number, name, functions))
         args = [a.fold(number, name, functions) for a in self.args]
         if self.op == "neg":
             return -args[0]
@@ -103,7 +113,7 @@ _OPERATORS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mul
 def parse(text: str, known: Iterable[str] | None = None, over: bool = False) -> Expr:
     """Read arithmetic over `known` names (any name when None); everything else is an InputError.
 
-    With `over`, sums and largest values over an index are read, too.
+    With `over`, sums and largest values over an index are read, too, and what names in it stand for.
 
     >>> parse("__import__('os')")
     Traceback (most recent call last):
@@ -117,16 +127,19 @@ def parse(text: str, known: Iterable[str] | None = None, over: bool = False) -> 
             warnings.simplefilter("error", SyntaxWarning)
             warnings.simplefilter("error", DeprecationWarning)
             tree = ast.parse(text.strip(), mode="eval")
-        return _convert(tree.body, text.strip(), None if known is None else tuple(known), over)
+        return _convert(tree.body, text.strip(), None if known is None else tuple(known), frozenset() if over else None)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"'{_short(text)}' is not arithmetic") from None
 
 
-def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None, over: bool = False) -> Expr:
+def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None, over: frozenset[str] | None) -> Expr:
+    """An expression of a tree; `over` are the functions that are said around it, None where none may be."""
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        digits = ast.get_source_segment(text, node) or repr(node.value)
+        digits = repr(node.value)
+        if (node.end_col_offset or 0) - node.col_offset != len(digits) or isinstance(node.value, float):
+            digits = ast.get_source_segment(text, node) or digits
         power = digits.lower().partition("e")[2] if isinstance(node.value, float) else ""
         if len(digits) > _MAX_DIGITS or abs(int(power or 0)) > _MAX_DIGITS:
             raise InputError(f"the number {_short(digits)} is too long")
@@ -149,8 +162,11 @@ def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None, over: boo
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return Expr(_OPERATORS[type(node.op)], None,
                     (_convert(node.left, text, known, over), _convert(node.right, text, known, over)))
-    if over and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OVER:
-        return _over(node, node.func.id, text, known)
+    if over is not None and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in OVER:
+        return _over(node, node.func.id, text, known, over)
+    if over and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in over and (
+            len(node.args) == 1 and not node.keywords):
+        return Expr(OF, node.func.id, (_convert(node.args[0], text, known, over),))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         if node.func.id not in FUNCTIONS:
             raise InputError(f"'{node.func.id}' is not a function here",
@@ -161,12 +177,21 @@ def _convert(node: ast.expr, text: str, known: tuple[str, ...] | None, over: boo
     raise InputError(f"'{_short(text)}' is not arithmetic")
 
 
-def _over(node: ast.Call, name: str, text: str, known: tuple[str, ...] | None) -> Expr:
-    """A sum or a largest value: of what, and the index with its first, which is 0, and its last."""
+def _over(node: ast.Call, name: str, text: str, known: tuple[str, ...] | None, over: frozenset[str]) -> Expr:
+    """A sum or a largest value: of what, and the index with its first, which is 0, and its last; or a name's value."""
+    def scope(index: str) -> tuple[str, ...] | None:
+        return known if known is None else (*known, index)
+
     match node.args:
-        case [body, ast.Tuple(elts=[ast.Name(id=index), ast.Constant(value=0), last])] if not node.keywords:
-            inside = known if known is None else (*known, index)
-            return Expr(name, index, (_convert(body, text, inside, True), _convert(last, text, known, True)))
+        case [body, ast.Tuple(elts=[ast.Name(id=index), *first, last])] if not node.keywords and (
+                not first if name == WHERE else [getattr(f, "value", None) for f in first] == [0]):
+            return Expr(name, index, (_convert(body, text, scope(index), over), _convert(last, text, known, over)))
+        case [body, ast.Tuple(elts=[ast.Call(func=ast.Name(id=made), args=[ast.Name(id=index)], keywords=[]), value])
+              ] if not node.keywords and name == WHERE and made not in (*FUNCTIONS, *OVER):
+            return Expr(name, (made, index), (_convert(body, text, known, over | {made}),
+                                              _convert(value, text, scope(index), over)))
+    if name == WHERE:
+        raise InputError(f"{name} is an expression and a name with its value: {name}(k*h, (k, h - 1))")
     raise InputError(f"{name} is taken of an expression over an index from 0: {name}(k*h, (k, 0, last))")
 
 

@@ -48,7 +48,7 @@ def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[
     >>> expression("(dp - 1)/dp")
     (dp - 1)/dp
     """
-    return parse(text, symbols, over).fold(_rational, name, {**FUNCTIONS, **over_index(name)})
+    return parse(text, symbols, over).fold(_rational, name, {**FUNCTIONS, **over_index()} if over else FUNCTIONS)
 
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
@@ -95,7 +95,7 @@ class Formula:
     def parse(text: str, unit: str, convention: str = "exact", symbols: Iterable[str] | None = None,
               values: Mapping[str, Fraction | int] | None = None, over: bool = False) -> Formula:
         """Read arithmetic over `symbols` (default: the table's symbols, and names of mesh axes); with `over`, sums."""
-        axes = tuple(n for n in parse(text, symbols, over).names() if n not in SYMBOLS)
+        axes = tuple(n for n in parse(text, symbols, over).names() if n not in SYMBOLS and not (over and n == "rank"))
         if symbols is None:
             for name in axes:
                 Axis(name)
@@ -335,7 +335,7 @@ class Formula:
         if self.expr is None:
             return f"def {name}() -> None:\n    \"\"\"none: {self.reason}.\"\"\"\n    return None"
         spelled = {n: n + "_" if keyword.iskeyword(n) else n for n in self.names}
-        named = self.expr.xreplace({symbol(n): sympy.Symbol(s, positive=True) for n, s in spelled.items()})
+        named = self.expr.xreplace({symbol(n): sympy.Symbol(s, positive=True) for n, s in spelled.items() if n != s})
         free = [f"{spelled[n]}: float" for n in self.names if n not in self.values]
         bound = [f"{spelled[n]}: float = {_literal(self.values[n])}" for n in self.names if n in self.values]
         claimed = " and ".join(f"{python_of(less)} <= {python_of(more)}" for less, more in self.where)

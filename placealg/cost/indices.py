@@ -1,18 +1,21 @@
 """Sums and largest values over a named index, such as the number of a rank: exact where no closed form is known.
 
-Both read back as they are printed, and both have exact values at sizes. SymPy's own sums are not used: it asks itself
-much about the index each time that one is looked at.
+What stands in several places of an expression may have a name there, too. All of them read back as they are printed,
+and have exact values at sizes. SymPy's own sums are not used: it asks itself much about the index each time that one is
+looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
+from functools import partial
 from math import prod
 from typing import Any
 
 import sympy
 
+from placealg.arith import OF
 from placealg.cost.algebra import FUNCTIONS
 from placealg.errors import InputError
 
@@ -61,6 +64,52 @@ class Sum(Over):
         return rf"\sum_{{{index}=0}}^{{{last}}} \left({body}\right)"
 
 
+class Where(Over):
+    """An expression in which a name, the index, stands for a value, which is `last`.
+
+    With a fourth argument it stands for a function of that symbol.
+    """
+
+    @property
+    def place(self) -> Any:
+        """The symbol of which the name is a function; None if it stands for a value."""
+        return self.args[3] if len(self.args) > 3 else None
+
+    @property
+    def free_symbols(self) -> set[Any]:
+        """All symbols but the name, and but that of the argument in what a function stands for."""
+        found: set[Any] = (self.body.free_symbols - {self.index}) | (self.last.free_symbols - {self.place})
+        return found
+
+    @property
+    def named(self) -> Any:
+        """The name, with its argument if it is a function."""
+        return self.index if self.place is None else Of(self.index, self.place)
+
+    def _sympystr(self, printer: Any) -> str:
+        body, name, value = map(printer.doprint, (self.body, self.named, self.last))
+        return f"Where({body}, ({name}, {value}))"
+
+    def _latex(self, printer: Any) -> str:
+        body, name, value = map(printer.doprint, (self.body, self.named, self.last))
+        return rf"\left({body} \;\middle|\; {name} = {value}\right)"
+
+
+class Of(sympy.Expr):  # type: ignore[misc]  # SymPy has no types
+    """The value of a function, which has a name, at an argument."""
+
+    is_commutative = True
+    is_extended_real = True
+    is_finite = True
+
+    def _sympystr(self, printer: Any) -> str:
+        return f"{self.args[0]}({printer.doprint(self.args[1])})"
+
+    def _latex(self, printer: Any) -> str:
+        name, argument = map(printer.doprint, self.args)
+        return rf"{name}\left({argument}\right)"
+
+
 class Largest(Over):
     """The largest value of an expression over an index."""
 
@@ -69,8 +118,8 @@ class Largest(Over):
         return rf"\max_{{0 \leq {index} \leq {last}}} \left({body}\right)"
 
 
-OVER: Mapping[str, Any] = {"Sum": Sum, "Largest": Largest}
-"""What may be taken over an index, by the name that it has in text."""
+OVER: Mapping[str, Any] = {"Sum": Sum, "Largest": Largest, "Where": Where}
+"""What may be taken over an index or a name, by the name that it has in text."""
 
 
 def index_of(name: str) -> Any:
@@ -91,8 +140,8 @@ def summed(body: Any, index: Any, count: Any) -> Any:
     return free * count + (Sum(gathered(bound), index, count - 1) if bound != 0 else 0)
 
 
-def gathered(expr: Any) -> Any:
-    """A sum with one term for each factor that is no fraction of polynomials.
+def gathered(expr: Any, names: Collection[Any] = ()) -> Any:
+    """A sum with one term for each factor that is no fraction of polynomials, or that has one of some names.
 
     >>> h, n = sympy.symbols("h n", positive=True, integer=True)
     >>> gathered(h * sympy.floor(n / 2) + h**2 * sympy.floor(n / 2) + h)
@@ -102,7 +151,7 @@ def gathered(expr: Any) -> Any:
     for term in sympy.Add.make_args(sympy.expand(expr, deep=False)):
         rounded, plain = sympy.S.One, sympy.S.One
         for factor in sympy.Mul.make_args(term):
-            if factor.has(*FUNCTIONS.values(), *OVER.values()):
+            if factor.has(*FUNCTIONS.values(), *OVER.values(), Of) or not factor.free_symbols.isdisjoint(names):
                 rounded *= factor
             else:
                 plain *= factor
@@ -119,10 +168,28 @@ def largest(body: Any, index: Any, count: Any) -> Any:
     return Largest(body, index, count - 1) if body.has(index) else body
 
 
-def over_index(name: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:
-    """What makes a sum or a largest value as it is read; `name` makes the symbols other than its index."""
-    return {kind: lambda body, index, last, made=made: made(
-        body(lambda n: index_of(n) if n == index else name(n)), index_of(index), last) for kind, made in OVER.items()}
+def least(*numbers: Any) -> Any:
+    """The least of some numbers, of which SymPy is not asked which one it is: that takes it long."""
+    return sympy.Min(*numbers, evaluate=False)
+
+
+def most(*numbers: Any) -> Any:
+    """The largest of some numbers, likewise."""
+    return sympy.Max(*numbers, evaluate=False)
+
+
+def over_index() -> dict[str, Callable[..., Any]]:
+    """What makes expressions over an index or a name as they are read, with extremes as they are written there."""
+    def made(kind: Any, body: Any, last: Any, index: str | tuple[str, str], name: Callable[[str], Any]) -> Any:
+        def inside(own: str) -> Callable[[str], Any]:
+            return lambda n: index_of(n) if n == own else name(n)
+
+        if isinstance(index, tuple):
+            return kind(body(name), index_of(index[0]), last(inside(index[1])), index_of(index[1]))
+        return kind(body(inside(index)), index_of(index), last(name))
+
+    return {name: partial(made, kind) for name, kind in OVER.items()} | {
+        OF: lambda function, argument: Of(index_of(function), argument), "Max": most, "Min": least}
 
 
 def valued(expr: Any, sizes: Mapping[str, Fraction]) -> Fraction | None:
@@ -171,8 +238,12 @@ class _Program:
             step = "number", int(expr) if expr.is_Integer else Fraction(int(expr.p), int(expr.q))
         elif expr.is_Symbol:
             step = "name", expr.name
+        elif isinstance(expr, Of):
+            step = "of", expr.args[0].name, self._add(expr.args[1])
+        elif isinstance(expr, Where) and expr.place is not None:
+            step = "Function", expr.index.name, expr.place.name, _Program(expr.last), _Program(expr.body)
         elif isinstance(expr, Over):
-            step = "over", isinstance(expr, Sum), expr.index.name, self._add(expr.last), _Program(expr.body)
+            step = type(expr).__name__, expr.index.name, self._add(expr.last), _Program(expr.body)
         elif expr.is_Pow:
             step = "power", int(expr.exp), self._add(expr.base)
         else:
@@ -181,7 +252,11 @@ class _Program:
         self.places[expr] = len(self.steps) - 1
         return self.places[expr]
 
-    def run(self, at: Mapping[str, int | Fraction], terms: list[int]) -> Any:
+    def of(self, at: Mapping[str, Any], terms: list[int], place: str, argument: Any) -> Any:
+        """The value of the expression as a function of one of its symbols."""
+        return self.run({**at, place: argument}, terms)
+
+    def run(self, at: Mapping[str, Any], terms: list[int]) -> Any:
         """The value at sizes and indices; `terms` counts what was added up."""
         found: list[Any] = []
         for step in self.steps:
@@ -192,12 +267,18 @@ class _Program:
                     found.append(at[name])
                 case ("power", exponent, base):
                     found.append(Fraction(found[base]) ** exponent if exponent < 0 else found[base] ** exponent)
-                case ("over", is_sum, name, last, body):
+                case ("of", name, argument):
+                    found.append(at[name](found[argument]))
+                case ("Function", name, place, value, body):
+                    found.append(body.run({**at, name: partial(value.of, at, terms, place)}, terms))
+                case ("Where", name, value, body):
+                    found.append(body.run({**at, name: found[value]}, terms))
+                case ("Sum" | "Largest" as kind, name, last, body):
                     terms[0] += int(found[last]) + 1
                     if terms[0] > MOST:
                         raise _TooMany("too many terms")
                     values = [body.run({**at, name: k}, terms) for k in range(int(found[last]) + 1)]
-                    found.append(sum(values) if is_sum else max(values, default=0))
+                    found.append(sum(values) if kind == "Sum" else max(values, default=0))
                 case (_, function, places):
                     found.append(function(*(found[p] for p in places)))
         return found[self.last]

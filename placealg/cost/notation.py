@@ -17,6 +17,7 @@ ORDER = {name: k for k, name in enumerate(SYMBOLS)}
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _GREEK = {"Psi": "Ψ", "Psi_unit": "Ψ_unit"}
 _OVER = {"Sum": "Σ", "Largest": "max"}
+_WHERE, _OF = "Where", "Of"
 _SPELLED = {"ceiling": "⌈{}⌉", "floor": "⌊{}⌋", "Max": "max({})", "Min": "min({})"}
 
 
@@ -46,6 +47,14 @@ def text_of(expr: Any) -> str:
         return _atom(expr.base) + str(expr.exp).translate(_SUPERSCRIPT)
     if type(expr).__name__ in _SPELLED:
         return _SPELLED[type(expr).__name__].format(", ".join(sorted(text_of(a) for a in expr.args)))
+    if type(expr).__name__ == _OF:
+        return f"{expr.args[0]}({text_of(expr.args[1])})"
+    if type(expr).__name__ == _WHERE:
+        named = []
+        while type(expr).__name__ == _WHERE:
+            named.append(f"{text_of(expr.named)} = {text_of(expr.last)}")
+            expr = expr.body
+        return f"({text_of(expr)}, where {', '.join(named)})"
     if type(expr).__name__ in _OVER:
         return f"{_OVER[type(expr).__name__]}[{expr.index} < {text_of(expr.last + 1)}] {_atom_of_sum(expr.body)}"
     return str(expr).replace("-", "−")
@@ -142,11 +151,18 @@ def python_of(expr: Any) -> str:
         return text
     if kind in EXTREMES:
         return f"{EXTREMES[kind][0]}({', '.join(sorted(map(python_of, expr.args)))})"
+    if kind == _OF:
+        return f"{expr.args[0]}({python_of(expr.args[1])})"
+    if kind == _WHERE:
+        value = python_of(expr.last)
+        return (f"(lambda {expr.index}: {python_of(expr.body)})"
+                f"({value if expr.place is None else f'lambda {expr.place}: {value}'})")
     if kind in _OVER:
         return (f"{'sum' if kind == 'Sum' else 'max'}({python_of(expr.body)} "
                 f"for {expr.index} in range({python_of(expr.last + 1)}))")
     if kind in ("ceiling", "floor"):
-        top, bottom = (_python_product(part) for part in sympy.fraction(sympy.together(expr.args[0])))
+        whole, part = sympy.fraction(sympy.together(expr.args[0]))
+        top, bottom = _python_product(whole), f"({_python_product(part)})" if part.is_Mul else _python_atom(part)
         return f"({top} // {bottom})" if kind == "floor" else f"(-(-{top} // {bottom}))"
     top, bottom = sympy.fraction(expr, exact=True)
     if bottom != 1:

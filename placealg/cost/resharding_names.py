@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import sympy
 
 from placealg.cost.formula import Formula
+from placealg.cost.indices import Where
 from placealg.cost.notation import text_of
-from placealg.cost.resharding_stages import OLD, RANK, Side
-from placealg.step.reshard import Reshard
+from placealg.cost.resharding_stages import RANK
 
 _BRIEF = 30
 """What is not longer as text is not named, but for extremes that stand in every term."""
@@ -28,20 +29,14 @@ class Names:
     ('Ψ·fewer2', ['fewer = min(dp, pp)', 'fewer2 = min(dp, tp)'])
     """
 
-    def __init__(self, reshard: Reshard | None = None) -> None:
-        self._places: dict[Any, str] = {}
+    def __init__(self, formulas: Iterable[Formula] = ()) -> None:
         self._named: dict[Any, str] = {}
-        for found, suffix in ((reshard.old, OLD), (reshard.new, "")) if reshard else ():
-            side = Side(found, suffix)
-            if len(found.axes) > 1:
-                self._places |= {side.coordinate(a): f"k_{a}{suffix}" for a in found.axes}
+        self._taken = {str(part.index) for f in formulas if f.expr is not None for part in f.expr.atoms(Where)}
         self._used: dict[Any, str] = {}
 
     def shortened(self, formula: Formula) -> str:
         """The text of a formula, with names for its parts."""
-        expr = formula.expr
-        for place, name in self._places.items():
-            expr = self._put(expr, place, name)
+        expr = self._opened(formula.expr)
         common = sorted((e for e in expr.atoms(sympy.Max) if _of_ranks(e)), key=sympy.default_sort_key)
         for part in common:
             if expr.has(part) and len(text_of(part)) > _BRIEF:
@@ -57,9 +52,19 @@ class Names:
         for part, name in self._used.items():
             yield f"{name} = {text_of(part)}"
 
+    def _opened(self, expr: Any) -> Any:
+        """The expression without the meanings of its own names, which are kept."""
+        if not expr.has(Where):
+            return expr
+        if isinstance(expr, Where):
+            self._used.setdefault(expr.last, text_of(expr.named))
+            return self._opened(expr.body)
+        return expr.func(*map(self._opened, expr.args))
+
     def _name(self, part: Any, stem: str) -> str:
-        taken = [n for n in self._named.values() if n.startswith(stem)]
-        return self._named.setdefault(part, stem + (str(len(taken) + 1) if taken else ""))
+        names = (f"{stem}{k if k > 1 else ''}" for k in count(1))
+        free = next(n for n in names if n not in self._taken and n not in self._named.values())
+        return self._named.setdefault(part, free)
 
     def _put(self, expr: Any, part: Any, name: str) -> Any:
         if not expr.has(part):

@@ -14,6 +14,8 @@ import sympy
 
 from placealg.arith import Monomial
 from placealg.cost.amounts import monomial
+from placealg.cost.bindings import Bindings
+from placealg.cost.indices import Of, least, most
 from placealg.cost.resharding_stages import Bounds, Side
 from placealg.step.checkpoint import ELEMENTS, Item
 
@@ -64,18 +66,22 @@ def part(side: Side, item: Item, line: str, dims: tuple[str, ...], at: At) -> Pa
     blocks = _blocks(side, item.dims, item.splits, at)
     sizes = {d: blocks[d][1] - blocks[d][0] for d in dims}
     start, end = sympy.S.Zero, sympy.prod(list(sizes.values()))
-    if cut and item.flat:
-        beside = [sympy.prod([b - a for a, b in _blocks(side, d, s, at).values()]) for d, s in item.beside]
-        start, end = _within(block((sympy.S.Zero, sympy.Add(*beside)), place, ranks),
-                             sympy.Add(*beside[:item.before]), beside[item.before])
-        told = told if len(beside) == 1 else (None, None)
-    elif cut:
+    if cut:
         row = sympy.prod([n for d, n in sizes.items() if d not in item.row_dims])
         start, end = block((sympy.S.Zero, sympy.prod([sizes[d] for d in item.row_dims])), place, ranks)
         start, end = start * row, end * row
     before = blocks[dims[0]][0] * monomial(Monomial.product(item.dims[d] for d in dims[1:]))
-    told = told if not cut or item.flat or line != ELEMENTS else (None, None)
+    told = told if not cut or line != ELEMENTS else (None, None)
     return Part(length, end - start, (before + start, before + end) if follow else None, False, *told)
+
+
+def stretch(length: Any, axes: list[tuple[Any, Any]]) -> Part:
+    """The share of a whole row that a rank has, if axes cut it, each with the rank's coordinate and its size."""
+    place, ranks = sympy.S.Zero, sympy.S.One
+    for at, size in axes:
+        place, ranks = place * size + at, ranks * size
+    start, end = block((sympy.S.Zero, length), place, ranks)
+    return Part(length, end - start, (start, end), False, sympy.expand(place), ranks)
 
 
 def _blocks(side: Side, dims: Mapping[str, Monomial], splits: Mapping[str, str], at: At) -> dict[str, Bounds]:
@@ -87,25 +93,21 @@ def _blocks(side: Side, dims: Mapping[str, Monomial], splits: Mapping[str, str],
     return found
 
 
-def _within(bounds: Bounds, before: Any, own: Any) -> Bounds:
-    """The part of some places of a row that lies in a piece of it, as places of that piece."""
-    low, high = (sympy.Min(sympy.Max(end - before, 0), own) for end in bounds)
-    return low, high
-
-
 def block(bounds: Bounds, place: Any, ranks: Any) -> Bounds:
     """The part of a line that belongs to one of some ranks: ⌈length/ranks⌉ places, or what is left."""
     low, high = bounds
     each = sympy.ceiling((high - low) / ranks)
-    return sympy.Min(low + place * each, high), sympy.Min(low + (place + 1) * each, high)
+    if place == 0:
+        return low, low + each
+    return least(low + place * each, high), least(low + (place + 1) * each, high)
 
 
 def shared(one: Part, two: Part) -> Any:
-    """The number of places that two parts of a line have in common; a text says why it is not known."""
+    """The number of places that two parts of a line have in common; None if those of one do not follow each other."""
     if one.whole or two.whole:
         return two.size if one.whole else one.size
     if one.bounds is None or two.bounds is None:
-        return "both meshes cut this parameter, one of them inside its rows: it is counted at sizes"
+        return None
     if one.shares and two.shares:
         return one.length * common(one.bounds, two.bounds)
     return common(*(tuple(p.length * b for b in p.bounds) if p.shares else p.bounds for p in (one, two) if p.bounds))
@@ -116,4 +118,26 @@ def common(one: Bounds, two: Bounds) -> Any:
     """The number of places that two parts of a line have in common."""
     if one == two:
         return one[1] - one[0]
-    return sympy.Max(0, sympy.Min(one[1], two[1]) - sympy.Max(one[0], two[0]))
+    return most(0, least(one[1], two[1]) - most(one[0], two[0]))
+
+
+def staircase(length: Any, one: Any, two: Any, known: Bindings) -> Any:
+    """The places common to the k-th block of `one` places and the k-th block of `two` places on a line, summed over k.
+
+    With a the smaller and b the larger block, the k-th blocks have min(length, (k + 1)a) - kb places in common, as long
+    as that is positive: for k below ⌈length/b⌉ and a/(b - a). Only the last of these can meet the end of the line.
+    """
+    def named(name: str, value: Any) -> Any:
+        return Of(known.function(name, length, value), length)
+
+    small, large = named("small", sympy.Min(one, two)), named("large", sympy.Max(one, two))
+    blocks = sympy.ceiling(length / large)
+    count = named("count", sympy.ceiling(small / sympy.Max(large - small, small / blocks)))
+    return small * count * (count + 1) / 2 - large * count * (count - 1) / 2 - sympy.Max(0, small * count - length)
+
+
+def steps(one: Any, two: Any) -> Any:
+    """The same sum, as a share of a line that divides into `one` and into `two` blocks."""
+    fewer, more = sympy.Min(one, two), sympy.Max(one, two)
+    count = sympy.ceiling(fewer / sympy.Max(1, more - fewer))
+    return count * ((count + 1) * fewer - (count - 1) * more) / (2 * one * two)

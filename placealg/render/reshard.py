@@ -33,7 +33,7 @@ VOLUMES: Mapping[str, tuple[str, str]] = {
     "rank_reads": ("a rank reads", "at most"),
     "rank_has": ("rank has", f"what the device of number {RANK} had of what it reads"),
 }
-_LONGEST = 480
+_LONGEST = 800
 """The most signs of a formula on the page."""
 
 
@@ -119,15 +119,16 @@ def _volumes(told: Page, at: int) -> list[Line]:
     scale = scale_for("bytes", values.values(), told.gib)
     head = "volumes, bytes" + (f"; values in {scale.head}" if any(v is not None for v in values.values()) else "")
     rows: list[list[Cell]] = []
-    names = Names(told.found.reshard)
+    names = Names(formula for _, formula in told.volumes.items())
     for name, formula in told.volumes.items():
         if name == "rank_has" and told.volumes.stays.expr is not None:
             continue
         label, what = VOLUMES[name]
         rows.append([label, _formula(name, formula, names), scaled(values[name], scale.divisor), dim(what)])
     lines = [line(bold(head)), *indent(table(rows, "llrl", at - 2, wrap={1: 30, 3: 20}))]
-    if where := list(names.told()):
-        lines += indent(prose("where " + ", ".join(where), at - 2, "dim"))
+    if meanings := list(names.told()):
+        lines += indent([line(dim("where")), *(part for text in meanings
+                                               for part in indent(prose(text, at - 4, "dim", hang=4)))])
     if told.volumes.stays.note:
         lines += indent(prose(told.volumes.stays.note, at - 2, "dim"))
     if told.counted is not None:

@@ -83,7 +83,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line; a usage error is an InputError."""
     parser, commands = _parser()
     words, argv = _command_line(words)
-    split = split_sizes(words)
+    split = split_sizes(_model_alone(words))
     for word in split:
         option, equals, value = word.partition("=")
         if equals and value == "--" and option.startswith("--"):
@@ -109,6 +109,17 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
                              valid=options)
         raise InputError(f"unexpected argument '{rest[0]}'", where=chosen.command)
     return chosen
+
+
+def _model_alone(words: Sequence[str]) -> list[str]:
+    """The words with `--model NAME` as the word that it is for `search`, which takes a model and no strategy.
+
+    >>> _model_alone(["search", "--model", "gpt2", "--devices", "8"]), _model_alone(["search", "--model=gpt2"])
+    (['search', 'gpt2', '--devices', '8'], ['search', 'gpt2'])
+    """
+    if not words or words[0] != "search":
+        return list(words)
+    return [word.removeprefix("--model=") for word in words if word != "--model"]
 
 
 def _command_line(words: Sequence[str]) -> tuple[Sequence[str], list[str]]:

@@ -111,3 +111,11 @@ def test_a_common_word_that_is_no_strategy_is_told_where_it_is_explained(placeal
                                          "'placealg explain lora' tells what it is here\n")
     assert placealg("explain", "lora").code == 0
     assert "; valid: dp, " in placealg("prove", "zero3*qqqqq").err, "no common word"
+
+
+@pytest.mark.parametrize("model", [["--model", "gpt2"], ["--model=gpt2"], ["gpt2"]])
+def test_a_search_takes_its_model_as_every_command_does(model: list[str], placealg: Run) -> None:
+    once = placealg("search", *model, "--devices", "8")
+    assert (once.code, once.err) == (2, "placealg: search: missing --batch\n")
+    twice = placealg("search", *model, "gpt2", "--devices", "8", "--batch", "8")
+    assert twice.err == "placealg: search: unexpected argument 'gpt2'\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial
 
-from placealg.cli.inputs import CommandCase, foreign, options, read_case, read_strategy
+from placealg.cli.inputs import CommandCase, accumulates, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
 from placealg.cli.verdicts import DONE, FAILED
@@ -35,10 +35,14 @@ def fit_command(chosen: Namespace) -> int:
     margin = read_margin(chosen.reserve, chosen.activation_factor)
     measured = amount(chosen.measured, BYTES, "--measured") if chosen.measured else None
     batch = whole(chosen.batch, MOST_SEQUENCES, "--batch") if chosen.batch else None
+    ways = partial(settled, limit=limit, devices=whole(chosen.devices, MOST_DEVICES, "--devices")
+                   if chosen.devices is not None else None, batch=batch, margin=margin, kind=chosen.by, rate=rate,
+                   speeds=speeds, measured=measured, on=on)
     case = _case(chosen)
-    sized = settled(case, limit, devices=whole(chosen.devices, MOST_DEVICES, "--devices")
-                    if chosen.devices is not None else None, batch=batch, margin=margin, kind=chosen.by, rate=rate,
-                    speeds=speeds, measured=measured, on=on)
+    sized = ways(case)
+    if sized.layouts is None and batch and sized.sizes.get("m") == 1 and _open(chosen):
+        case = _case(chosen, ["m=1"])  # a step without accumulation holds its gradients otherwise
+        sized = ways(case)
     if chosen.format == "json":
         print_json({"version": 2, "strategy": case.strategy.name, "model": case.model.name, **document(sized)})
     else:
@@ -133,9 +137,20 @@ def whole(text: str, most: int, where: str) -> int:
     return int(text)
 
 
-def _case(chosen: Namespace) -> CommandCase:
-    """The case; `--devices` completes or checks the mesh where at most one axis is without a size."""
-    words = list(chosen.sizes)
+def _open(chosen: Namespace) -> bool:
+    """Whether neither a framework's configuration nor the command line says how many microbatches a step has."""
+    said = {word.partition("=")[0].strip() for word in chosen.sizes}
+    return "m" not in said and accumulates(chosen.strategy, foreign(chosen))
+
+
+def _case(chosen: Namespace, more: Iterable[str] = ()) -> CommandCase:
+    """The case; `--devices` completes or checks the mesh where at most one axis is without a size.
+
+    Without a batch a step has one microbatch where nothing says another number, and is read so.
+    """
+    words = [*chosen.sizes, *more]
+    if not more and not chosen.batch and _open(chosen):
+        words.append("m=1")
     if chosen.devices is not None:
         devices = whole(chosen.devices, MOST_DEVICES, "--devices")
         mesh = read_strategy(chosen.strategy, foreign(chosen)).mesh

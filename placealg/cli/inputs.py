@@ -166,6 +166,17 @@ def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
     return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
 
 
+def accumulates(word: str, foreign: Foreign | None = None) -> bool:
+    """Whether a framework's configuration leaves open how many microbatches a step has, so that it may be one.
+
+    Then gradients that rest whole while others are accumulated do not: a reading with one microbatch knows that.
+    """
+    if not is_foreign(word):
+        return False
+    strategy = read_strategy(word, foreign)
+    return strategy.microbatches is None and not strategy.pipeline_axis
+
+
 def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
               **said: Unpack[CommandOptions]) -> CommandCase:
     """The case that the words of a command line describe; `axes` are those of strategies beside this one.
@@ -260,8 +271,10 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
     from placealg.importers.model import model_of
     from placealg.importers.reading import Options as Beside
 
-    reading = read_foreign(word, said.get("foreign", Beside()))
-    sizes = tuple(sizes)
+    beside, sizes = said.get("foreign", Beside()), tuple(sizes)
+    if "m=1" in (size.replace(" ", "") for size in sizes) and accumulates(word, beside):
+        beside = replace(beside, microbatches=1)
+    reading = read_foreign(word, beside)
     strategy = _precise(reading.strategy, said, sizes)
     try:
         named = None if model else model_of(reading, **_style(said))

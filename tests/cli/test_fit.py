@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import prod
+from pathlib import Path
 
 import pytest
 from conftest import Outcome
@@ -545,3 +546,26 @@ def test_it_says_under_what_less_does_not_do(placealg: Callable[..., Outcome], s
     (stage,) = json.loads(got.out)["stages"]
     assert list(stage["certain_if"]) == under
     assert all(placealg("explain", name).code == 0 for name in under)
+
+
+ACCELERATE = """\
+distributed_type: FSDP
+fsdp_config:
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+mixed_precision: bf16
+num_processes: 8
+"""
+
+
+@pytest.mark.parametrize(("words", "held"), [
+    (["--set", "b=1", "s=256"], "g/dp"), (["--set", "b=1", "s=256", "m=1"], "g/dp"),
+    (["--set", "b=2", "s=256", "--batch", "16"], "g/dp"), (["--set", "b=1", "s=256", "--batch", "16"], "g"),
+    (["--set", "b=1", "s=256", "m=2"], "g"), (["--set", "b=1", "s=256", "--microbatches", "2"], "g")])
+def test_gradients_rest_whole_only_where_a_step_accumulates(words: list[str], held: str, tmp_path: Path,
+                                                            placealg: Callable[..., Outcome]) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(ACCELERATE)
+    found = placealg("fit", str(path), "--model", "gpt2", "--device-memory", "80GB", "--format", "json", *words)
+    terms = json.loads(found.out)["stages"][0]["terms"]
+    assert next(t["expr"] for t in terms if t["name"] == "gradients") == f"Psi*{held}"

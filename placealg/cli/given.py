@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from placealg.check.claims import Side
-from placealg.cli.inputs import CommandCase, CommandOptions, default_model, is_foreign, of_strategy, read_case
+from placealg.cli.inputs import (
+    CommandCase,
+    CommandOptions,
+    accumulates,
+    default_model,
+    is_foreign,
+    of_strategy,
+    read_case,
+)
 from placealg.cost.divides import Divides
 from placealg.errors import InputError, kind, need
 from placealg.importers.model import model_of
@@ -57,6 +65,10 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
         need(word, str, f"{option}: it is named by a word")
     on = model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
+    if isinstance(what, Reading) and "m=1" in words:
+        from placealg.importers.read import read_once
+
+        what = read_once(what)
     if isinstance(what, CommandCase) and on is None:
         return what if sizes is None else of_strategy(what.strategy, what.model, words, devices, what.step, **said)
     if isinstance(what, Strategy | CommandCase | Reading):
@@ -69,8 +81,14 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
     if not isinstance(what, str | Path):
         raise InputError(f"{kind(what)} is no strategy: a Strategy, a Step, an expression such as "
                          "'zero3*tp_sp' or a strategy file is one")
-    case = read_case(str(what), on, ())
+    case = read_case(str(what), on, ["m=1"] if "m=1" in words and is_foreign(str(what)) else ())
     return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step, **said)
+
+
+def settled_sizes(what: object, sizes: Mapping[str, Any], batch: int | None) -> Mapping[str, Any]:
+    """The sizes, with one microbatch where neither they nor a batch nor a framework's configuration says how many."""
+    is_open = what.accumulates if isinstance(what, Reading) else isinstance(what, str | Path) and accumulates(str(what))
+    return {**sizes, "m": 1} if is_open and batch is None and "m" not in sizes else sizes
 
 
 def program_of(what: Given, model: Model | str | None) -> Step:

@@ -167,14 +167,13 @@ def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
 
 
 def accumulates(word: str, foreign: Foreign | None = None) -> bool:
-    """Whether a framework's configuration leaves open how many microbatches a step has, so that it may be one.
-
-    Then gradients that rest whole while others are accumulated do not: a reading with one microbatch knows that.
-    """
+    """Whether a word names a framework's configuration that leaves open how many microbatches a step has."""
     if not is_foreign(word):
         return False
-    strategy = read_strategy(word, foreign)
-    return strategy.microbatches is None and not strategy.pipeline_axis
+    from placealg.importers.read import read_file
+    from placealg.importers.reading import Options as Beside
+
+    return read_file(word, foreign or Beside()).accumulates
 
 
 def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",

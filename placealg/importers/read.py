@@ -49,7 +49,14 @@ def read(path: str | Path, **said: Any) -> Reading:
 
 def read_file(path: str, options: Options) -> Reading:
     """The reading of a file with what a user says beside it."""
-    return reading_of(read_text(path), path, options)
+    return replace(reading_of(read_text(path), path, options), options=options)
+
+
+def read_once(reading: Reading) -> Reading:
+    """The reading of a step with one microbatch, where nothing says how many: its gradients do not rest whole."""
+    if not reading.accumulates or reading.options is None:
+        return reading
+    return read_file(reading.file, replace(reading.options, microbatches=1))
 
 
 def reading_of(text: str, file: str, options: Options) -> Reading:

@@ -73,6 +73,13 @@ class Reading:
     approximated: tuple[ReadingItem, ...]
     ignored: tuple[ReadingItem, ...]
     texts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    options: Options | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether neither the file nor the user says how many microbatches a step has, so that it may be one."""
+        return (self.options is not None and self.options.microbatches is None and self.strategy.microbatches is None
+                and not self.strategy.pipeline_axis)
 
     @property
     def headline(self) -> str:

@@ -13,6 +13,7 @@ from conftest import Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import placealg as pa
 from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount, bandwidths
 from placealg.cost.compute import compute, value_of
 from placealg.cost.curve import curve
@@ -569,3 +570,13 @@ def test_gradients_rest_whole_only_where_a_step_accumulates(words: list[str], he
     found = placealg("fit", str(path), "--model", "gpt2", "--device-memory", "80GB", "--format", "json", *words)
     terms = json.loads(found.out)["stages"][0]["terms"]
     assert next(t["expr"] for t in terms if t["name"] == "gradients") == f"Psi*{held}"
+
+
+@pytest.mark.parametrize(("sizes", "held"), [({}, "g/dp"), ({"m": 1}, "g/dp"), ({"m": 2}, "g"), ({"batch": 16}, "g")])
+def test_in_python_gradients_rest_whole_only_where_a_step_accumulates(sizes: dict[str, int], held: str,
+                                                                      tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(ACCELERATE)
+    for what in (str(path), pa.read(path)):
+        found = pa.fit(what, "gpt2", device_memory="80GB", b=1, s=256, **sizes)
+        assert str(next(t for t in found.stages[0].terms if t.name == "gradients").formula.expr) == f"Psi*{held}"

@@ -134,7 +134,7 @@ class _Made:
     def formula(self, expr: Any, note: str = "") -> Formula:
         """An expression as a Formula with the values of both sides, in one fraction if nothing is rounded."""
         old, new = self.reshard.old.step.reference, self.reshard.new.step.reference
-        values = {**Amounts(new).values, **Amounts(old).values}
+        values = {**self.reshard.new.sizes, **self.reshard.old.sizes, **Amounts(new).values, **Amounts(old).values}
         values = {n: v for n, v in values.items() if n not in old.mesh.names}
         values |= {a + OLD: Fraction(n) for a, n in old.mesh.sizes().items()}
         values |= {a: Fraction(n) for a, n in new.mesh.sizes().items()}
@@ -251,7 +251,7 @@ class _Made:
         of_ranks = summed(self.known.around(each), self.rank, self.both)
         if each == 0 or even is None:
             return self.known.around(found + of_ranks), ""
-        layers = " and ".join(text_of(monomial(loop.count)) for loop in layers_of(self.new.found))
+        layers = " and ".join(text_of(monomial(number)) for number in layers_of(self.new.found).values())
         stages = " and by ".join(text_of(side.ranks()) for side in (self.old, self.new))
         names = Names()
         told = names.shortened(Formula(gathered(even), "bytes"))

@@ -9,11 +9,11 @@ from typing import Any
 
 import sympy
 
+from placealg.arith import Monomial
 from placealg.cost.amounts import monomial
 from placealg.cost.formula import symbol
 from placealg.cost.indices import index_of, summed
 from placealg.mesh import ALONE, PREDICTION
-from placealg.models.graph import Loop
 from placealg.step.checkpoint import Checkpoint, Item
 from placealg.step.pipeline import FIRST, LAST, part_of
 
@@ -67,10 +67,9 @@ class Side:
         return self.found.step.reference.pad != "none"
 
 
-def layers_of(found: Checkpoint) -> tuple[Loop, ...]:
-    """The repeated units of a model, but for those of which there is one."""
-    graph = found.step.reference.graph
-    return tuple(loop for loop in graph.loops if not graph.single(loop.unit))
+def layers_of(found: Checkpoint) -> Mapping[str, Monomial]:
+    """The repeated units of a model, but for those of which there is one, and how many instances each has."""
+    return found.layers
 
 
 def stations(side: Side, item: Item) -> tuple[Bounds, ...]:
@@ -175,9 +174,9 @@ def _listed(side: Side, item: Item) -> Iterator[tuple[Any, Any, Any]]:
 
 def _before(side: Side, item: Item) -> Any:
     """The layers of the units in front of an item's."""
-    loops = layers_of(side.found)
-    units = [loop.unit for loop in loops]
-    return sum((monomial(loop.count) for loop in loops[:units.index(item.units[0])]), sympy.S.Zero)
+    layers = layers_of(side.found)
+    before = list(layers)[:list(layers).index(item.units[0])]
+    return sum((monomial(layers[unit]) for unit in before), sympy.S.Zero)
 
 
 def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any]:
@@ -185,7 +184,7 @@ def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any]:
     pipeline, count = side.found.pipeline, monomial(item.count)
     assert pipeline is not None
     loops, alone, before = layers_of(side.found), len(pipeline.alone), _before(side, item)
-    every = sum((monomial(loop.count) for loop in loops), sympy.S.Zero)
+    every = sum((monomial(number) for number in loops.values()), sympy.S.Zero)
     parts = side.size(pipeline.axis) * side.chunks - alone
 
     def end(chunk: Any) -> Any:

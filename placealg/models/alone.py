@@ -19,7 +19,8 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import ALONE, PREDICTION, STAGE_ENDS
-from placealg.models.graph import ONCE, Graph, Loop, Op, unit_of
+from placealg.models.apart import DONE
+from placealg.models.graph import DEPTH, ONCE, Graph, Loop, Op, unit_of
 from placealg.models.model import Model
 
 ENTRY, EXIT = "entry", "exit"
@@ -43,12 +44,12 @@ def predicting(graph: Graph) -> tuple[str, ...]:
 
 
 def original(parameter: str) -> str:
-    """The name that a parameter has where nothing stands alone.
+    """The name that a parameter, or an op, has where nothing stands alone, and no layers apart.
 
-    >>> original("mtp1.head.norm.weight"), original("mtp1.norm.weight")
-    ('head.norm.weight', 'mtp1.norm.weight')
+    >>> original("mtp1.head.norm.weight"), original("mtp1.norm.weight"), original("again.layer.norm1.weight")
+    ('head.norm.weight', 'mtp1.norm.weight', 'layer.norm1.weight')
     """
-    return re.sub(rf"^mtp\d+\.(?={HEAD}\.)", "", parameter)
+    return re.sub(rf"^(mtp\d+\.(?={HEAD}\.)|({'|'.join(DONE)})\.(?={DEPTH}\.))", "", parameter)
 
 
 def alone_problem(model: Model, ends: Iterable[str]) -> str:

@@ -28,6 +28,11 @@ DONE: Mapping[str, str] = {AGAIN: "that are computed again", AWAY: "of which som
 """What is said of the layers of each unit."""
 
 
+def apart(graph: Graph) -> str:
+    """The unit of layers that stand before the others of their kind; "" if none do."""
+    return next((loop.unit for loop in graph.loops if loop.unit in DONE), "")
+
+
 def chosen(depth: int, first: int = 0, every: int = 0, share: Fraction = Fraction(0)) -> tuple[int, ...]:
     """The numbers of the layers that stand apart: the first ones, every so many from 0, or a share, rounded down.
 

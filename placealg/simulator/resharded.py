@@ -13,6 +13,8 @@ from fractions import Fraction
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.alone import original
+from placealg.models.apart import apart
+from placealg.models.graph import unit_of
 from placealg.simulator import device
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine, Table
@@ -44,9 +46,11 @@ def meshes(old: Step, new: Step, sizes: tuple[Mapping[str, int], Mapping[str, in
     (12, 12)
     """
     steps = lowered(old), lowered(new)
-    layers = max(fewest_layers(s.reference, n) for s, n in zip(steps, sizes, strict=True))
+    units = [2 if apart(s.reference.graph) else 1 for s in steps]
+    layers = max(-(-fewest_layers(s.reference, n) * each // max(units))
+                 for s, n, each in zip(steps, sizes, units, strict=True)) * max(units)
     plain = [Setting.equal(s.reference, n, fitting_microbatches(s.reference, n, s.reference.microbatches or 2), 1,
-                           layers=layers, seed=seed) for s, n in zip(steps, sizes, strict=True)]
+                           layers=layers // each, seed=seed) for s, n, each in zip(steps, sizes, units, strict=True)]
     spaces = [space_of(s.reference, p) for s, p in zip(steps, plain, strict=True)]
     each = [sum(len(space.sequences(k)) for k in range(space.setting.microbatches)) for space in spaces]
     every = math.lcm(*each)
@@ -93,6 +97,11 @@ def resharded(old: Step, new: Step, settings: Meshes, steps: int = 1) -> Outcome
     return Outcome(True, None, comparison.observed + following.observed)
 
 
+def _place(machine: Machine, parameter: str, instance: int) -> tuple[str, int]:
+    """A parameter and its instance by what both are called where no layers are apart."""
+    return original(parameter), machine.space.place(unit_of(parameter), instance)
+
+
 def _last(checkpoints: list[tuple[int, Checkpoint]]) -> Checkpoint:
     """Of the checkpoints of a run, by steps finished, the first of those behind its last step."""
     return next(found for number, found in checkpoints if number == checkpoints[-1][0])
@@ -109,7 +118,7 @@ def _known(machine: Machine, files: Checkpoint) -> tuple[Known, dict[str, Number
                     scalars.setdefault(value, number)
                     continue
                 part = machine.space.parts(machine.reference.group(group))[entry]
-                here = found.setdefault((value, original(part.parameter), instance), {})
+                here = found.setdefault((value, *_place(machine, part.parameter, instance)), {})
                 for place, one in zip(part.numbers, machine.space.numbers(number), strict=True):
                     here.setdefault(int(place), one)
     return found, scalars
@@ -132,7 +141,7 @@ def _read(step: Step, setting: Setting, reader: Machine, known: Known,
                     number: Number | None = scalars.get(value)
                 else:
                     part = reader.space.parts(reader.reference.group(group))[entry]
-                    there = known.get((value, original(part.parameter), instance), {})
+                    there = known.get((value, *_place(reader, part.parameter, instance)), {})
                     number = reader.space.number(_array([there[int(k)] for k in part.numbers])) if all(
                         int(k) in there for k in part.numbers) else None
                 if number is not None:
@@ -155,7 +164,7 @@ def _same(reader: Machine, weights: Mapping[tuple[str, int], tuple[Number, ...]]
     """
     for (group, instance), numbers in weights.items():
         for part, number in zip(reader.space.parts(reader.reference.group(group)), numbers, strict=True):
-            there = known.get(("weight", original(part.parameter), instance), {})
+            there = known.get(("weight", *_place(reader, part.parameter, instance)), {})
             for place, one in zip(part.numbers, reader.space.numbers(number), strict=True):
                 if there.get(int(place), one) != one:
                     raise InputError(f"the two runs are not held against one single device: {part.parameter} differs")

@@ -20,6 +20,8 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.alone import original
+from placealg.models.apart import DONE, apart
+from placealg.models.graph import DEPTH
 from placealg.models.model import Model, Parameter
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
@@ -84,12 +86,15 @@ class Item:
 class Checkpoint:
     """The items that the `store` events of one program keep, and the program's step, with mesh and pipeline.
 
-    `scalars` are the global values that are stored.
+    `scalars` are the global values that are stored; `layers` are the repeated units, as the model has them, and how
+    many there are of each: some of them that run otherwise are stored as all others are. `sizes` are the model's.
     """
 
     step: Step
     items: tuple[Item, ...]
     scalars: tuple[str, ...]
+    layers: FrozenMap[str, Monomial] = FrozenMap()
+    sizes: FrozenMap[str, Fraction] = FrozenMap()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -118,11 +123,32 @@ def checkpoint(step: Step, strategy: Strategy, model: Model) -> Checkpoint:
     """
     known = {p.name: p for p in trained(strategy, model).parameters}
     stores = [e for e in step.phase("save") if e.verb == "store"]
+    graph = step.reference.graph
+    layers = {loop.unit: loop.count for loop in graph.loops if not graph.single(loop.unit)}
     items = [item for e in stores if e.group for item in _items(step, e, known)]
+    if unit := apart(graph):
+        layers = {DEPTH: model.graph.count(DEPTH)}
+        items = _together(items, unit, layers[DEPTH])
     twice = [i.key for k, i in enumerate(items) if i.key in [j.key for j in items[:k]]]
     if twice:
         raise InputError(f"the {twice[0][1]} of {twice[0][0]} is stored twice: it is not said which one a rank loads")
-    return Checkpoint(step, tuple(items), tuple(dict.fromkeys(e.value for e in stores if not e.group)))
+    return Checkpoint(step, tuple(items), tuple(dict.fromkeys(e.value for e in stores if not e.group)),
+                      FrozenMap(layers), FrozenMap({n: Fraction(v) for n, v in model.sizes.items()}))
+
+
+def _together(items: list[Item], unit: str, count: Monomial) -> list[Item]:
+    """The items, with those of layers apart, which are in `unit`, and those of the others as one, of all layers."""
+    mine = {i.key: i for i in items if i.units == (unit,)}
+    found = []
+    for item in items:
+        if item.units == (DEPTH,):
+            item, other = (replace(i, count=count, units=(DEPTH,)) for i in (item, mine.pop(item.key, item)))
+            if replace(other, group=item.group) != item:
+                raise InputError(f"the {item.value} of {item.parameter} rests otherwise in layers {DONE[unit]}: it is "
+                                 "not told as one")
+        if item.units != (unit,):
+            found.append(item)
+    return [*found, *mine.values()]
 
 
 def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable[Item]:
@@ -302,8 +328,8 @@ def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes
     stage, ranks = at[pipeline.axis], sizes.mesh[pipeline.axis]
     if pipeline.chunks is None:
         pipeline = replace(pipeline, chunks=sizes.length(CHUNKS))
-    loops = [u for u in graph.units if graph.loop(u)]
-    counts = {u: 1 if graph.single(u) else sizes.length(found.step.reference.unit(u).count) for u in loops}
+    loops = [u for u in graph.units if graph.single(u) or u in found.layers]
+    counts = {u: sizes.length(found.layers[u]) if u in found.layers else 1 for u in loops}
     chunks = pipeline.layers(sum(counts.values()), ranks)
     if len(item.units) == 1 and item.units[0] in counts:
         first = sum(n for u, n in counts.items() if loops.index(u) < loops.index(item.units[0]))

@@ -296,3 +296,25 @@ def test_a_tied_embedding_lives_on_both_ends_of_a_pipeline() -> None:
     model = {"h": 8, "a": 4, "L": 4, "V": 8, "s": 8}
     for stages in (1, 2, 4):
         agree(("zero3", "zero3*pp", "gpt"), {"dp": 2}, {"dp": 2, "pp": stages}, model, "stored", "read")
+
+
+SOME = 'base = "{}*recompute_full"\n[schedule]\nrecompute_layers = {{ first = 2 }}\n[shards]\npad = "rows"'
+
+
+@pytest.mark.parametrize(("one", "two"), [
+    (SOME.format("zero3"), "dp"), *(pytest.param(a, b, marks=pytest.mark.slow) for a, b in (
+        ("dp", SOME.format("zero3")), (SOME.format("zero1*pp"), UNEVEN), (UNEVEN, SOME.format("zero1*pp"))))])
+def test_layers_of_which_some_are_computed_again_are_told_as_one_kind(one: str, two: str) -> None:
+    """They are stored as the others are: formulas speak of all layers, and a stage has those that follow each other."""
+    found, formulas = kept(one, two, "mlp")
+    assert "L_again" not in formulas.read.inputs and not [i for i in found.new.items if "again" in i.parameter]
+    meshes = [{a: 2 + (a == "dp") for a in made.axes} for made in (found.old, found.new)]
+    of_any(one, two, "mlp", (*meshes, {"h": 5, "f": 7, "L": 7, "V": 6}))
+
+
+def test_layers_that_rest_otherwise_than_those_computed_again_are_refused() -> None:
+    text = SOME.format("zero3") + '\n[groups.g]\nmatch = "again.*"\nparameters = { dp = "R" }\n'
+    said = parse_strategy_file(text).strategy
+    model = resolve_model("mlp")
+    with pytest.raises(pa.InputError, match=r"rests otherwise in layers that are computed again"):
+        checkpoint(pa.derive(said, model), said, model)

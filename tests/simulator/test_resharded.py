@@ -97,3 +97,23 @@ def test_other_references_are_no_run() -> None:
     old, new = pa.derive(plain, pa.abstract()), step("zero3", "abstract")
     with pytest.raises(InputError, match="not held against one single device"):
         goes_on(old, new, ({"dp": 2}, {"dp": 3}))
+
+
+APART = {"again": 'base = "zero3*recompute_full"\n[schedule]\nrecompute_layers = { first = 2 }',
+         "away": 'base = "zero1*offload_activations"\n[schedule]\noffload_layers = { every = 2 }',
+         "share": 'base = "zero3"\n[optimizer]\ntier = "host"\noffload_share = 0.5',
+         "staged": 'base = "zero1*recompute_full*pp"\n[schedule]\nrecompute_layers = { every = 2 }',
+         "": 'base = "zero3"'}
+"""Layers of which some run otherwise than the others, and a run where none do."""
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("again", ""), *(pytest.param(a, b, marks=pytest.mark.slow) for a in APART for b in APART if a + b != "again")])
+def test_layers_that_run_otherwise_are_read_as_all_layers(old: str, new: str) -> None:
+    """Layers that are computed again, or have something elsewhere, are the first ones of a run that knows no such."""
+    model = resolve_model("mlp")
+    steps = [pa.derive(parse_strategy_file(APART[n]).strategy, model) for n in (old, new)]
+    at = small_sizes(steps[0], 0), small_sizes(steps[1], 1)
+    assert goes_on(steps[0], steps[1], at)
+    lost = next(e.path for e in steps[0].phase("save") if e.verb == "store" and e.value == "moments")
+    assert not goes_on(pa.edit(steps[0], drop=lost), steps[1], at)

@@ -12,9 +12,7 @@ from fractions import Fraction
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.alone import original
 from placealg.models.apart import apart
-from placealg.models.graph import unit_of
 from placealg.simulator import device
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine, Table
@@ -99,7 +97,7 @@ def resharded(old: Step, new: Step, settings: Meshes, steps: int = 1) -> Outcome
 
 def _place(machine: Machine, parameter: str, instance: int) -> tuple[str, int]:
     """A parameter and its instance by what both are called where no layers are apart."""
-    return original(parameter), machine.space.place(unit_of(parameter), instance)
+    return machine.space.setting.named(machine.space.graph, parameter, instance)
 
 
 def _last(checkpoints: list[tuple[int, Checkpoint]]) -> Checkpoint:

@@ -11,7 +11,9 @@ from functools import lru_cache
 
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.models.graph import Graph
+from placealg.models.alone import original
+from placealg.models.apart import apart
+from placealg.models.graph import DEPTH, Graph, unit_of
 from placealg.step.pipeline import Pipeline
 from placealg.step.program import Reference
 
@@ -72,6 +74,11 @@ class Setting:
     def instances(self, unit: str, graph: Graph) -> int:
         """The number of instances of a unit."""
         return self.layers if graph.loop(unit) and not graph.single(unit) else 1
+
+    def named(self, graph: Graph, name: str, instance: int) -> tuple[str, int]:
+        """A parameter or op, and its instance, as they are called in a model that has no layers apart."""
+        among = instance + self.layers if unit_of(name) == DEPTH and apart(graph) else instance
+        return original(name), among
 
     def owner(self, layout: str, axis: str, element: int, spread: int = 0) -> int:
         """The coordinate on `axis` that owns `element`; `spread` moves the default from instance to instance.

@@ -20,9 +20,7 @@ import numpy as np
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.alone import original
-from placealg.models.apart import apart
-from placealg.models.graph import DEPTH, Graph, Op, unit_of
+from placealg.models.graph import Graph, Op
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
 from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, residues
@@ -171,23 +169,19 @@ class Space:
         """A token of step `number`, of a graph of whole units."""
         return network.token(self.setting.seed, number, sequence)
 
-    def place(self, unit: str, instance: int) -> int:
-        """The number of an instance among all layers of its kind; those apart stand before the others."""
-        return instance + self.setting.layers if unit == DEPTH and apart(self.graph) else instance
-
     def mask(self, op: Op, instance: int, stream: Fraction, extent: Extent, *deviation: str) -> Array:
         """The factors of a dropout, or of a whole unit, at every point, as a function of the logical key."""
         if self.whole:
             return objects([network.random_factor(self.setting.seed, stream, i, op.unit, instance, *deviation)
                             for i in extent[BATCH]])
-        return keyed(f"mask {self.setting.seed} {stream} {original(op.output)} {self.place(op.unit, instance)} "
-                     f"{deviation}", extent)
+        named = self.setting.named(self.graph, op.output, instance)
+        return keyed(f"mask {self.setting.seed} {stream} {named} {deviation}", extent)
 
     def initial(self, parameter: str, instance: int) -> Array:
         """The initial value of a parameter, whole and flat."""
         if self.whole:
             return objects(network.initial_weight(self.setting.seed, parameter, instance))
-        return keyed(f"weight {self.setting.seed} {original(parameter)} {self.place(unit_of(parameter), instance)}",
+        return keyed(f"weight {self.setting.seed} {self.setting.named(self.graph, parameter, instance)}",
                      self.extent(self.graph.tensors[parameter].dims, ())).ravel()
 
     def number(self, numbers: Array) -> Number:

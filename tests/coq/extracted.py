@@ -56,7 +56,7 @@ class Extract:
         return module(self.digest(), dict(terms)) if self.target.suffix == ".py" else written(self.digest(), terms)
 
 
-CHECKER = Extract("Decide", ("check",), ("Syntax", "Ratios", "Check", "Decide"),
+CHECKER = Extract("Decide", ("check",), ("Syntax", "Ratios", "Knowledge", "Check", "Decide"),
                   ROOT / "placealg/prover/kernel" / MODULE)
 SEMANTICS = Extract("Semantics", ("run", "step", "truth", "ticks_of", "sat", "needs"),
                     ("Syntax", "Setting", "Machine", "Semantics"), ROOT / "tests/coq/semantics.json")

@@ -43,7 +43,10 @@ STRATEGIES = (
     'hsdp|[optimizer]\nskip = "overflow"', 'zero1|[optimizer]\nname = "muon"', 'hsdp|[optimizer]\nname = "lamb"',
     'hsdp|[checkpoint]\nby = "one"', 'zero1|[optimizer]\naverage = "optimizer"',
     'zero3|[optimizer]\naverage = "parameters"', 'hsdp|[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"',
-    "zero1@statistics", 'zero3@statistics|[loss]\npreset = "token_mean"')
+    "zero1@statistics", 'zero3@statistics|[loss]\npreset = "token_mean"', "zero1@two_losses",
+    'dp@two_losses|[loss]\npreset = "token_mean"', "zero1@amax",
+    'hsdp|[loss]\ndivisor = "count"\ncount_axes = ["dp_shard"]',
+    'zero2|[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"')
 """Names, some with another model behind an @, some with tables of their own behind a bar."""
 
 TWICE = "a unit, or the loss, is computed twice"

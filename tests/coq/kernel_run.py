@@ -29,7 +29,7 @@ SEMANTICS = Path(__file__).with_name("semantics.json")
 PRIME = 2**61 - 1
 """Numbers of a run are residues modulo this prime, in which every count that occurs has an inverse."""
 
-_MEMOISED = {1: 3, 2: 3, 3: 3, 4: 2, 5: 2, 6: 1, 7: 1, 8: 3, 9: 3}
+_MEMOISED = {1: 3, 2: 3, 3: 3, 4: 2, 5: 2, 6: 2, 7: 2, 8: 3, 9: 3}
 """The fields of a memory that are functions, with the number of their arguments."""
 
 
@@ -158,7 +158,8 @@ class World:
 
         def tokens(t: int, j: int) -> list[Any]:
             count = [2 if program["equal"] else 1 + digest("count", t, j, cell) % 3 for cell in cells]
-            return [(t, j, cell, n) for cell, many in zip(cells, count, strict=True) for n in range(many)]
+            return [(t, j, cell, n, loss) for loss in range(1 + program["further"])
+                    for cell, many in zip(cells, count, strict=True) for n in range(many + loss)]
 
         def home(x: Any, a: Any) -> Any:
             axis = whole(a)
@@ -188,8 +189,10 @@ class World:
         return (
             "Build_world", native(1, size), items(elements), native(1, lambda i: value(i[0])),
             native(1, lambda i: value(i[1])), native(1, lambda i: value(i[2] // 2)), native(3, owner),
-            value(self.microbatches), native(2, lambda t, j: items(tokens(whole(t), whole(j)))), native(2, home), ring,
+            value(self.microbatches), native(2, lambda t, j: items(tokens(whole(t), whole(j)))),
+            native(1, lambda x: value(x[4])), native(2, home), ring,
             native(1, lambda n: pow(whole(n), -1, PRIME) if n[0] == "S" else 0),
+            native(2, max),
             native(1, lambda u: value(self.layers)),
             hashed("weight", 1), hashed("moments", 1), hashed("input", 1), hashed("forward", 6), hashed("seed", 2),
             hashed("backward", 6), hashed("gamma", 7), hashed("statistic", 5),
@@ -203,8 +206,8 @@ class World:
             hashed("average", 3), native(3, lambda c, r, i: ("Inl", digest("junk", whole(c), at(r), i))),
             native(2, lambda c, r: value(50 + whole(c) % 7)),
             native(3, lambda c, g, r: digest("norm", whole(c), at(r))),
-            native(3, lambda c, g, r: ("True",)), native(1, lambda r: digest("junk scale", at(r))),
-            native(2, lambda c, r: value(60 + whole(c) % 7)), native(2, lambda r, x: digest("flow", at(r), x)))
+            native(3, lambda c, g, r: ("True",)), native(2, lambda n, r: digest("junk scale", whole(n), at(r))),
+            native(3, lambda c, n, r: value(60 + whole(c) % 7)), native(2, lambda r, x: digest("flow", at(r), x)))
 
 
 def items(found: list[Any]) -> Any:

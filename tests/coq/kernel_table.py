@@ -52,8 +52,8 @@ TABLES = {
 MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
 TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Setting.v", "proofs/coq/kernel/Machine.v",
            "proofs/coq/kernel/Semantics.v", "placealg/prover/kernel/program.py", "placealg/prover/kernel/fields.py",
-           "placealg/prover/kernel/terms.py", "placealg/prover/kernel/whole_units.py",
-           "placealg/prover/kernel/checker.py", "tests/coq/in_python.py")
+           "placealg/prover/kernel/reference.py", "placealg/prover/kernel/terms.py",
+           "placealg/prover/kernel/whole_units.py", "placealg/prover/kernel/checker.py", "tests/coq/in_python.py")
 
 NO_PROGRAM = "—"
 

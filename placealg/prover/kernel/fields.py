@@ -19,7 +19,7 @@ _GATHERED = ("axes", "source", "to", "tier", "layout")
 USED: Mapping[str, tuple[str, ...]] = {
     "broadcast": ("axes", "root", "tier"), "gather": _GATHERED, "all_gather": _GATHERED, "assign": _MOVED,
     "offload": _MOVED, "fetch": _MOVED, "slice": ("axes", "tier", "layout"), "free": ("axes", *_PLACED),
-    "zero": _PLACED, "accumulate": _MOVED, "scale": ("divisor", *_PLACED),
+    "zero": _PLACED, "accumulate": (*_MOVED, "op"), "scale": ("divisor", *_PLACED),
     "reduce": (*_GATHERED, "op", "divisor"), "clip": _PLACED, "update": _PLACED, "publish": (*_GATHERED, "where"),
     "store": _PLACED, "load": _PLACED, "norm": _PLACED, "all_reduce": ("axes", "op", "source", "to"),
     "compute": ("divisor",),

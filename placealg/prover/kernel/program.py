@@ -7,7 +7,7 @@ out: an event, a field or a part of the reference that the language lacks is ref
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -15,9 +15,10 @@ from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
+from placealg.prover.kernel.reference import WEIGHTINGS, around_loop, check_reference, counts_each, mover
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.whole_units import Outside, whole_units
-from placealg.step.event import LOOPED, MICROBATCH, PADDING, Group, takes_part
+from placealg.step.event import LOOPED, PADDING, takes_part
 from placealg.step.program import Event, EventLoop, Node, Step
 
 Rests = Mapping[str, tuple[tuple[str, ...], str]]
@@ -30,13 +31,13 @@ _STATES = {"weight": "Weight", "master": "Master", "moments": "Moments"}
 _VALUES = {**_STATES, "grad": "Grad", "grad_sum": "GradSum", "average": "Average"}
 _COUNTERS = {"step": "Step", "rng": "Stream", "loss_scale": "LossScale"}
 _TICKS = {"assign": "Start", "update": "Advance", "store": "Store", "load": "Load"}
-_WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "sum": "Sum"}
-_OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Premultiplied"}
-_SYMBOLS = {"tokens": "Tokens", "count": "Count", "m": "Micro", "loss_scale": "Scaling"}
-_MERGED = {"mean": "MeanTaken", "sum": "SumTaken"}
+_OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Premultiplied", "max": "Largest"}
+_SYMBOLS = {"m": "Micro", "loss_scale": "Scaling"}
+_COUNTS = {"tokens": "Tokens", "count": "Count"}
 _LAYOUT = "own"
 _PHASES = ("init", "prepare", "inside", "at_ends", "outside", "save", "resume")
-FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "repeated", "groups", *_PHASES)
+FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "further", "counts_each", "repeated", "groups",
+          *_PHASES)
 """The fields of a program, in order."""
 
 
@@ -49,7 +50,7 @@ def program_of(step: Step, rests: Rests, averages: Rests = NONE) -> tuple[Term, 
     >>> program_of(pa.derive(pa.dp("dp"), pa.abstract()), {"layer.weight": ((), "device")})[1:6]
     ([0], [0], 'TokenMean', True, True)
     """
-    _check_reference(step)
+    check_reference(step)
     folded = whole_units(step)
     split = next((g for g in step.reference.groups if g.split), None)
     if split:
@@ -60,49 +61,17 @@ def program_of(step: Step, rests: Rests, averages: Rests = NONE) -> tuple[Term, 
     for group in reference.groups:
         axes, tier = rests[group.name]
         groups.append(("Group", [writer.units[s] for s in group.sites], writer.rest(group.name, "weight", axes),
-                       tier.capitalize(), [_VALUES[v] for v in group.whole_reads], _mover(group),
+                       tier.capitalize(), [_VALUES[v] for v in group.whole_reads], mover(group),
                        writer.average(group.name, averages) if group.averaged else "NoAverage"))
-    before, loop, behind = _around_loop(folded)
+    before, loop, behind = around_loop(folded)
     inside, ends = writer.bodies(loop)
     init, prepare, outside, save, resume = (list(writer.blocks(part, False)) for part in (
         folded.tree("init"), before, behind, folded.tree("save"), folded.tree("resume")))
     blocks: list[Term] = [init, prepare, inside, ends, outside, save, resume]
     return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes],
-            _WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip, reference.skip,
-            reference.scaled, [u.repeated for u in reference.units], groups, *blocks)
-
-
-def _around_loop(step: Step) -> tuple[Sequence[Node], EventLoop, Sequence[Node]]:
-    """What a step does before, in and behind its loop over microbatches."""
-    nodes = step.tree()
-    loops = [(k, n) for k, n in enumerate(nodes) if isinstance(n, EventLoop) and n.name == MICROBATCH]
-    if len(loops) != 1:
-        raise Outside("", f"{len(loops)} loops over microbatches")
-    k, loop = loops[0]
-    return nodes[:k], loop, nodes[k + 1:]
-
-
-def _check_reference(step: Step) -> None:
-    r = step.reference
-    for wrong, told in (
-        (r.pipeline is not None, "a pipeline"),
-        (r.weighting not in _WEIGHTINGS, f"weights of tokens: {r.weighting}"),
-        (len(r.losses) > 1, f"losses of tokens of their own ({', '.join(r.losses)})"),
-        (bool(r.random_keys), "random streams keyed by rank"),
-        (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in r.groups),
-         "an update that reads neither its element nor whole matrices"),
-    ):
-        if wrong:
-            raise Outside("", f"{told}: not in the kernel")
-
-
-def _mover(group: Group) -> str:
-    """What moves a group."""
-    if not group.statistic:
-        return "Nothing" if group.frozen else "Gradient"
-    if group.merge not in _MERGED:
-        raise Outside(group.name, f"merge = {group.merge}")
-    return _MERGED[group.merge]
+            WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip, reference.skip,
+            reference.scaled, len(reference.losses) - 1, counts_each(folded),
+            [u.repeated for u in reference.units], groups, *blocks)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -134,11 +103,6 @@ class _Writer:
                      if e.group == group and e.value == value and set(axes) & set(e.owning)), _LAYOUT)
         return [("Owner", self.layouts[last], self.axes[a]) for a in axes]
 
-    @property
-    def counts(self) -> bool:
-        """Whether the loss is divided by the count of all ranks' tokens."""
-        return any("count" in e.divisor.names() for e in self.step.events if e.value == "loss")
-
     def bodies(self, loop: EventLoop) -> tuple[Term, Term]:
         """The blocks of a microbatch in the middle, and those of the ends, where positions of the loop differ."""
         if not any(e.at for e in self.step.events):
@@ -151,7 +115,7 @@ class _Writer:
         part = replace(self.step, events=tuple(
             replace(e, at=()) if e.phase in LOOPED else e for e in self.step.events
             if e.phase not in LOOPED or takes_part(e.at, position)))
-        return list(self.blocks(_around_loop(part)[1].body, True))
+        return list(self.blocks(around_loop(part)[1].body, True))
 
     def blocks(self, nodes: Iterable[Node], inside: bool) -> Iterator[Term]:
         """The blocks of one phase."""
@@ -194,8 +158,6 @@ class _Writer:
             own = e.phase == "backward" and e.unit in self.terms
             if e.divisor != ONE and not own:
                 raise Outside(e.path, f"divisor = {e.divisor}")
-            if own and "count" in e.divisor.names() and not self.counts:
-                raise Outside(e.path, f"divisor = {e.divisor}, where the loss is divided by no count")
             return ("Backward", [self.ratio(e)] if own else []) if e.phase == "backward" else "Forward"
         if e.verb == "compute" and e.value == "grad" and self.step.reference.group(e.group).statistic:
             return ("Take", self.groups[e.group], self.ratio(e))
@@ -211,7 +173,7 @@ class _Writer:
         if e.tier != "device":
             raise Outside(e.path, f"tier = {e.tier}")
         if e.value == "loss" and e.verb in ("compute", "scale"):
-            return ("Loss" if e.verb == "compute" else "ScaleLoss", self.ratio(e))
+            return ("Loss" if e.verb == "compute" else "ScaleLoss", self.loss(e), self.ratio(e))
         if e.value == "norm" and e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
             return ("NormSum", self.along(e))
         if e.value == "count":
@@ -227,14 +189,19 @@ class _Writer:
         raise Outside(e.path, f"{e.verb} of {e.value}")
 
     def counted(self, e: Event) -> Term:
-        """An event on the count of tokens, as a term: in the language a count is of all microbatches."""
-        if e.phase != "prepare" or e.divisor != ONE:
+        """An event on the count of a loss's tokens, as a term."""
+        if e.phase not in ("prepare", *LOOPED) or e.divisor != ONE:
             raise Outside(e.path, f"{e.verb} of {e.value} in {e.phase}")
         if e.verb == "compute":
-            return "CountTokens"
+            return ("CountTokens", self.loss(e))
         if e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
-            return ("CountSum", self.along(e))
+            return ("CountSum", self.loss(e), self.along(e))
         raise Outside(e.path, f"{e.verb} of {e.value}")
+
+    def loss(self, e: Event) -> int:
+        """The loss of which an event is, or whose tokens its divisor counts: the first, where it says none."""
+        losses = self.step.reference.losses
+        return losses.index(e.unit) if e.unit in losses else 0
 
     def norm(self, e: Event) -> Term:
         """The partial norm of a group, as a term."""
@@ -280,18 +247,19 @@ class _Writer:
                 raise Outside(e.path, f"divisor = {e.divisor}")
             if name == PADDING and not e.owning:
                 continue
-            symbol: Term = self._padding(e) if name == PADDING else _SYMBOLS.get(name) or self._size(e, name)
+            symbol: Term = self._symbol(e, name)
             (under if power > 0 else over).extend([symbol] * abs(power))
         return ("Ratio", over, under)
 
-    def _padding(self, e: Event) -> Term:
-        shards = (e.group, e.layout, tuple(sorted(set(e.owning))))
-        return ("Padding", self.shards.setdefault(shards, len(self.shards)))
-
-    def _size(self, e: Event, name: str) -> Term:
-        if name not in self.axes:
+    def _symbol(self, e: Event, name: str) -> Term:
+        if name == PADDING:
+            shards = (e.group, e.layout, tuple(sorted(set(e.owning))))
+            return ("Padding", self.shards.setdefault(shards, len(self.shards)))
+        if name in _COUNTS:
+            return (_COUNTS[name], self.loss(e))
+        if name not in self.axes and name not in _SYMBOLS:
             raise Outside(e.path, f"divisor = {e.divisor}")
-        return ("Size", self.axes[name])
+        return _SYMBOLS[name] if name in _SYMBOLS else ("Size", self.axes[name])
 
 
 def _slot(value: str, tier: str) -> Term:
@@ -310,6 +278,12 @@ def _in_place(e: Event) -> Term:
     if e.tiers[0] != e.tiers[1] or e.origin != e.value:
         raise Outside(e.path, f"{e.verb} from one place to another")
     return _written(e)
+
+
+def _larger(e: Event) -> bool:
+    if e.op not in ("", "sum", "max"):
+        raise Outside(e.path, f"op = {e.op}")
+    return e.op == "max"
 
 
 def _everywhere(e: Event) -> None:
@@ -384,7 +358,7 @@ _EVENTS: Mapping[str, Callable[[_Writer, Event], Term]] = {
     "broadcast": _broadcast, "gather": _gather, "all_gather": _gather, "assign": _assign, "offload": _copy,
     "fetch": _copy, "slice": _slice, "free": _free, "publish": _publish, "store": _store, "load": _load,
     "zero": lambda w, e: ("Zero", _in_place(e), w.place(e)),
-    "accumulate": lambda w, e: ("Accumulate", _read(e), _written(e), w.place(e)),
+    "accumulate": lambda w, e: ("Accumulate", _read(e), _written(e), _larger(e), w.place(e)),
     "scale": lambda w, e: ("Scale", _in_place(e), w.ratio(e), w.place(e)),
     "reduce": _reduce,
     "clip": lambda w, e: ("Clip", _in_place(e), w.place(e)),

@@ -129,28 +129,31 @@ Proof.
   rewrite IH by easy. rewrite put_other; [easy|apply Nat.eqb_neq in apart; congruence].
 Qed.
 
-Definition partial_sum (l : list X) (un : list nat) (f : X -> K) (r : rank) : K :=
-  sum_list l (fun x => if near un r x then f x else 0).
+Section Parts.
+Context {Y : Type} (token : Y -> X).
+Definition partial_sum (l : list Y) (un : list nat) (f : Y -> K) (r : rank) : K :=
+  sum_list l (fun x => if near un r (token x) then f x else 0).
 
-Lemma sum_axis_in (l : list X) (un : list nat) (f : X -> K) (r : rank) (a : nat) : mem a un = true ->
+Lemma sum_axis_in (l : list Y) (un : list nat) (f : Y -> K) (r : rank) (a : nat) : mem a un = true ->
   sum_list (seq 0 (size a)) (fun c => partial_sum l un f (put r a c))
   = partial_sum l (filter (fun b => negb (a =? b)%nat) un) f r.
 Proof.
   intros inside. unfold partial_sum. rewrite sum_swap_list. apply sum_list_ext; intros x _.
   set (un' := filter _ un).
-  transitivity (sum_list (seq 0 (size a)) (fun c => if (c =? home x a)%nat then (if near un' r x then f x else 0)
-    else 0)).
-  - apply sum_list_ext; intros c _. rewrite near_put_in by easy. fold un'. now destruct (c =? home x a)%nat.
-  - apply (sum_pick (size a) (home x a) (fun _ => if near un' r x then f x else 0)), home_ok.
+  transitivity (sum_list (seq 0 (size a)) (fun c => if (c =? home (token x) a)%nat then
+    (if near un' r (token x) then f x else 0) else 0)).
+  - apply sum_list_ext; intros c _. rewrite near_put_in by easy. fold un'. now destruct (c =? home (token x) a)%nat.
+  - apply (sum_pick (size a) (home (token x) a) (fun _ => if near un' r (token x) then f x else 0)), home_ok.
 Qed.
 
-Lemma sum_axis_out (l : list X) (un : list nat) (f : X -> K) (r : rank) (a : nat) : mem a un = false ->
+Lemma sum_axis_out (l : list Y) (un : list nat) (f : Y -> K) (r : rank) (a : nat) : mem a un = false ->
   sum_list (seq 0 (size a)) (fun c => partial_sum l un f (put r a c)) = of_nat (size a) * partial_sum l un f r.
 Proof.
   intros out. transitivity (sum_list (seq 0 (size a)) (fun _ => partial_sum l un f r)).
   - apply sum_list_ext; intros c _. apply sum_list_ext; intros x _. now rewrite near_put_out.
   - rewrite sum_const. now rewrite seq_length.
 Qed.
+End Parts.
 
 (** ** Counts of tokens *)
 

@@ -9,7 +9,7 @@ From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra Scaling Norms.
-From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Facts Counting.
 From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
@@ -21,8 +21,9 @@ Open Scope nat_scope.
 Section Bodies.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
-Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
+Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
+  length (mine p n t j r) = count_ n.
 Hypothesis well : well_formed p = true.
 
 Notation fits := (fits p count_).
@@ -99,7 +100,7 @@ Qed.
 
 Lemma quiet_between (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (quiet f) m.
 Proof.
-  intros [a b c d e1 e2 e3 e4]. split; cbn; try easy; try (now destruct a; split).
+  intros [a b c d e1 e2 e3 e5 e4]. split; cbn; try easy; try (now destruct a; split); try (now intros [|]).
   - now rewrite map_length.
   - intros u l no. exfalso. clear - no. revert u no. induction (kepts f) as [|x l' IH]; intros [|u] no; cbn in no;
     try easy.
@@ -110,11 +111,11 @@ Lemma entails_facts_ok (t j : nat) (f g : facts) (m : memory) :
   length (kepts g) = length (repeated p) -> entails_facts f (quiet g) = true -> between t j f m -> between t j
     (quiet g) m.
 Proof.
-  intros len all known. apply quiet_between in known. destruct known as [a b c d e1 e2 e3 e4].
+  intros len all known. apply quiet_between in known. destruct known as [a b c d e1 e2 e3 e5 e4].
   unfold entails_facts in all. cbn [quiet slots norms counts fine] in all.
   repeat (apply andb_true_iff in all; destruct all as [all ?]). cbn [quiet slots norms counts fine] in *.
   pose proof (all2_length _ _ _ all) as len'.
-  split; cbn [quiet slots kepts acts cots factor norms counts fine]; try easy.
+  split; cbn [quiet slots kepts acts cots factor norms counts fine]; try easy; try (now intros [|]).
   - destruct a as [A B C Y Z]. cbn [quiet norms counts] in *. split; cbn [quiet norms counts].
     + intros k disk. eapply counts_entail_ok; [eassumption|apply A].
     + pose proof (all2_length _ _ _ H1). congruence.
@@ -123,7 +124,7 @@ Proof.
       rewrite value in one. destruct (nth n (norms f) None) as [q0|] eqn:old; [|easy]. cbn in one.
       destruct (place_eq q0 q) as [->|]; [|easy]. pose proof (all2_length _ _ _ H1).
       rewrite <- old. apply nth_error_nth'. lia.
-    + intros un found. apply Y. eapply tally_entail_ok; eassumption.
+    + intros n un found. apply Y. eapply tally_entail_ok; eassumption.
     + intros n q found. apply Z. eapply looked_entail_ok; eassumption.
   - congruence.
   - now rewrite map_length.
@@ -152,22 +153,29 @@ Proof.
   destruct h as [| |c q o]; try easy. destruct c as [n|n| |s| |n]; try easy. cbn [pass].
   destruct (pt s) eqn:e; try easy.
   intros here r good. specialize (here r good). cbn beta in here. destruct (sat q r i); [|exact here].
-  rewrite here. cbn [val co un pt from]. now rewrite e.
+  rewrite here. cbn [val how un pt from]. now rewrite e.
 Qed.
 
-Lemma passed (t j : nat) (f : facts) (m : memory) : between t j f m -> between t (S j) (quiet (map_slots pass f)) m.
+Lemma passed (t j : nat) (f : facts) (m : memory) : between t j f m -> between t (S j) (quiet (passing p f)) m.
 Proof.
-  intros [a b c d e1 e2 e3 e4]. apply quiet_between. split; cbn [map_slots slots kepts acts cots factor norms
-    counts fine]; try easy.
-  - now destruct a; split.
-  - now rewrite map_length.
-  - intros i cover. rewrite nth_map_table by easy. eapply (fits_map t j t (S j) (fun _ => pass)); [|now apply d].
-    intros x h. apply pass_ok.
+  intros [a b c d e1 e2 e3 e5 e4].
+  assert (passes : forall i, covers p i -> fits t (S j) (nth_table (slots (map_slots pass f)) (group_of i)) m i).
+  { intros i cover. cbn [map_slots slots]. rewrite nth_map_table by easy.
+    eapply (fits_map t j t (S j) (fun _ => pass)); [|now apply d]. intros x h. apply pass_ok. }
+  assert (none : forall u, nth u (map (fun _ => false) (kepts f)) false = false).
+  { intros u. clear. revert u. induction (kepts f) as [|x l IH]; intros [|u]; cbn; easy || apply IH. }
+  unfold passing. destruct (counts_each p) eqn:each_;
+    split; cbn [quiet map_slots slots kepts acts cots factor norms counts fine]; try easy;
+    try (now rewrite map_length); try (now intros [|]); try (intros u l no; now rewrite none in no);
+    destruct a as [A B C Y Z]; split; cbn [norms counts quiet map_slots]; try easy.
+  - intros n un no. exact (no_looks _ _ _ no _).
+  - intros n un found r good. rewrite (Y n un found r good). unfold counted. now rewrite each_.
 Qed.
 
-Lemma entered_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (entered f) (enter m).
+Lemma entered_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (entered p f) (enter m).
 Proof.
-  intros [a b c d e1 e2 e3 e4]. split; cbn [entered slots kepts acts cots factor norms counts fine]; try easy.
+  intros [a b c d e1 e2 e3 e5 e4]. split; cbn [entered slots kepts acts cots factor norms counts fine]; try easy;
+    try (intros n c' no; exact (no_looks _ _ _ no _)).
   - destruct a as [A B C Y Z]. split; cbn; easy.
   - now rewrite map_length.
   - intros u l no. exfalso. clear - no. revert u no. induction (kepts f) as [|x l' IH]; intros [|u] no; cbn in no;
@@ -179,7 +187,8 @@ Qed.
 Lemma begins_ok (t : nat) (f g : facts) (m : memory) : length (slots g) = length (groups p) ->
   between t 0 f m -> between t 0 (begins f g) m.
 Proof.
-  intros len [a b c d e1 e2 e3 e4]. split; cbn [begins slots kepts acts cots factor norms counts fine]; try easy.
+  intros len [a b c d e1 e2 e3 e5 e4]. split; cbn [begins slots kepts acts cots factor norms counts fine]; try easy;
+    try (now intros [|]).
   - now destruct a; split.
   - now rewrite length_zip by congruence.
   - intros i cover x. destruct (nth_table_zip begin_table (slots f) (slots g) (group_of i)) as [-> | ->]; [easy|].
@@ -190,8 +199,7 @@ Proof.
     destruct (get (nth_table (slots f) (group_of i)) x) as [| |[| | | | |] q o]; try easy.
     destruct (get (nth_table (slots g) (group_of i)) x) as [| |[| | |s| |] q' o']; try easy. cbn [begin_sums].
     destruct (pt s) eqn:e; try easy. intros r good. specialize (here r good). cbn beta in here.
-    destruct (sat q r i); [|exact here]. rewrite here. cbn [val]. rewrite e. cbn. do 2 f_equal. unfold partial_sum;
-      cbn. ring.
+    destruct (sat q r i); [|exact here]. rewrite here. cbn [val]. rewrite e. now destruct (how s).
 Qed.
 
 Definition log_kept (t : nat) (f f' : facts) (m m' : memory) : Prop :=
@@ -213,13 +221,17 @@ Proof.
   now apply good, all.
 Qed.
 
+Lemma fine_body (b : list block) (f : facts) : fine (body p b f) = fine (after p false Amid b (entered p f)).
+Proof. unfold body, passing. now destruct (counts_each p). Qed.
+
 Lemma body_step (b : list block) (t n : nat) (f : facts) (m : memory) : forallb (good_block p) b = true -> n < micro ->
   between t n f m -> between t (S n) (body p b f) (run_blocks p t n b (enter m)) /\
   log_kept t f (body p b f) m (run_blocks p t n b (enter m)).
 Proof.
   intros good low known. destruct (blocks t n false Amid ltac:(easy) ltac:(cbn; lia) _ _ _ good (entered_ok _ _ _ _
     known)) as [B' L'].
-  split; [now apply passed|]. intros fine_. destruct (L' fine_) as [F G]. split; [exact F|]. intros log. apply G.
+  split; [now apply passed|]. intros fine_. rewrite fine_body in fine_. destruct (L' fine_) as [F G].
+    split; [exact F|]. intros log. apply G.
   intros u l got read. now apply log.
 Qed.
 

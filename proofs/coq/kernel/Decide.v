@@ -20,7 +20,6 @@ Definition entails_table (k k' : table) : bool := forallb (fun e => entails (get
 Definition merge_table (k k' : table) : table := map (fun e => (fst e, merge (snd e) (get k' (fst e)))) k.
 Definition norm_entails (n n' : option place) : bool :=
   match n, n' with _, None => true | Some q, Some q' => if place_eq q q' then true else false | _, _ => false end.
-Definition inside_of (l m : list nat) : bool := forallb (fun a => mem a m) l.
 Definition count_entails (n n' : ticks) : bool :=
   match n, n' with
   | _, Unsaid => true | Unheld, Unheld => true
@@ -29,7 +28,8 @@ Definition count_entails (n n' : ticks) : bool :=
   | _, _ => false end.
 Definition on_counts (g : ticks -> ticks -> ticks) (k l : counters) : counters :=
   Counters (g (step_here k) (step_here l)) (g (stream_here k) (stream_here l)) (g (scale_here k) (scale_here l))
-           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) (g (scale_disk k) (scale_disk l)) None
+           (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) (g (scale_disk k) (scale_disk l))
+           (forgotten k)
            (map (fun _ => None) (looked k)).
 Definition tally_entails (n n' : option (list nat)) : bool :=
   match n, n' with _, None => true | Some q, Some q' => if nats_eq q q' then true else false | _, _ => false end.
@@ -39,20 +39,20 @@ Definition counts_entail (k l : counters) : bool :=
   count_entails (step_here k) (step_here l) && count_entails (stream_here k) (stream_here l) &&
   count_entails (scale_here k) (scale_here l) && count_entails (step_disk k) (step_disk l) &&
   count_entails (stream_disk k) (stream_disk l) && count_entails (scale_disk k) (scale_disk l) &&
-  tally_entails (tallied k) (tallied l) && all2 norm_entails (looked k) (looked l).
+  all2 tally_entails (tallied k) (tallied l) && all2 norm_entails (looked k) (looked l).
 Fixpoint zip {V W U : Type} (f : V -> W -> U) (l : list V) (m : list W) : list U :=
   match l, m with x :: l, y :: m => f x y :: zip f l m | _, _ => [] end.
 (** Without the activations of a microbatch. *)
 Definition quiet (f : facts) : facts :=
-  Facts (slots f) (map (fun _ => false) (kepts f)) Lost Lost None (norms f) (counts f) (fine f).
+  Facts (slots f) (map (fun _ => false) (kepts f)) Lost Lost [] (norms f) (counts f) (fine f).
 Definition entails_facts (f f' : facts) : bool :=
   all2 entails_table (slots f) (slots f') && all2 norm_entails (norms f) (norms f') &&
   counts_entail (counts f) (counts f') && (negb (fine f') || fine f).
 Definition merge_facts (f f' : facts) : facts :=
-  Facts (zip merge_table (slots f) (slots f')) (kepts f) Lost Lost None
+  Facts (zip merge_table (slots f) (slots f')) (kepts f) Lost Lost []
         (zip (fun n n' => if norm_entails n n' then n' else None) (norms f) (norms f'))
         (tell_tally (on_counts (fun n n' => if count_entails n n' then n' else Unsaid) (counts f) (counts f'))
-          (if tally_entails (tallied (counts f)) (tallied (counts f')) then tallied (counts f') else None))
+          (zip (fun q q' => if tally_entails q q' then q' else None) (tallied (counts f)) (tallied (counts f'))))
         (fine f && fine f').
 Definition map_slots (s : know -> know) (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, s (snd e)))) (slots f)) (kepts f) (acts f) (cots f) (factor f) (norms f)
@@ -64,7 +64,7 @@ Definition map_slots (s : know -> know) (f : facts) : facts :=
 Definition pass (h : know) : know :=
   match h with
   | Holds (Sums s) q o => match pt s with
-      | Through => Holds (Sums (Terms (co s) (un s) Before (from s))) q o | _ => Any end
+      | Through => Holds (Sums (Terms (how s) (un s) Before (from s))) q o | _ => Any end
   | h => h end.
 (** Before the first microbatch a sum over those before is 0. *)
 Definition begin_sums (h h' : know) : know :=
@@ -74,20 +74,26 @@ Definition begin_sums (h h' : know) : know :=
   | _, _ => h end.
 Definition guess (h h' : know) : know :=
   match h, h' with
-  | Holds Zeroed q o, Holds (Sums s) _ _ => Holds (Sums (Terms (co s) (un s) Before (from s))) q o
+  | Holds Zeroed q o, Holds (Sums s) _ _ => Holds (Sums (Terms (how s) (un s) Before (from s))) q o
   | _, _ => merge h (pass h') end.
 Definition guess_table (k k' : table) : table := map (fun e => (fst e, guess (snd e) (get k' (fst e)))) k.
 Definition begin_table (k k' : table) : table := map (fun e => (fst e, begin_sums (snd e) (get k' (fst e)))) k.
 
 Definition entered (f : facts) : facts :=
-  Facts (slots f) (map (fun _ => false) (kepts f)) (Outside 0) Lost None (norms f) (counts f) (fine f).
-Definition body (b : list block) (f : facts) : facts := quiet (map_slots pass (after false Amid b (entered f))).
+  Facts (slots f) (map (fun _ => false) (kepts f)) (Outside 0) Lost (map (fun _ => None) (losses p)) (norms f)
+    (counts f) (fine f).
+(** A count of one microbatch is none of the next. *)
+Definition passing (f : facts) : facts :=
+  let f := map_slots pass f in
+  if counts_each p then Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+    (tell_tally (counts f) (forgotten (counts f))) (fine f) else f.
+Definition body (b : list block) (f : facts) : facts := quiet (passing (after false Amid b (entered f))).
 Definition invariant (b : list block) (f : facts) : facts :=
   let f' := after false Amid b (entered f) in
-  let g := merge_facts f (quiet (map_slots pass f')) in
-  quiet (Facts (zip guess_table (slots f) (slots f')) (kepts f) Lost Lost None (norms g) (counts g) (fine g)).
+  let g := merge_facts f (quiet (passing f')) in
+  quiet (Facts (zip guess_table (slots f) (slots f')) (kepts f) Lost Lost [] (norms g) (counts g) (fine g)).
 Definition begins (f g : facts) : facts :=
-  Facts (zip begin_table (slots f) (slots g)) (kepts f) Lost Lost None (norms f) (counts f) (fine f).
+  Facts (zip begin_table (slots f) (slots g)) (kepts f) Lost Lost [] (norms f) (counts f) (fine f).
 
 Definition sized (f : facts) : bool :=
   (length (slots f) =? length (groups p)) && (length (kepts f) =? length (repeated p)).
@@ -111,7 +117,7 @@ Definition after_loop (f : facts) : option facts :=
   end.
 
 Definition refreshed (f : facts) : facts :=
-  Facts (slots f) (kepts f) Lost Lost None (norms f) (tell_tally (counts f) None) true.
+  Facts (slots f) (kepts f) Lost Lost [] (norms f) (tell_tally (counts f) (forgotten (counts f))) true.
 Definition after_step (f : facts) : option facts :=
   match after_loop (after false Early (prepare p) (refreshed f)) with
   | Some f => Some (quiet (after false Late (outside p) f))
@@ -134,7 +140,7 @@ Definition stay (h : know) : know :=
 Definition turn_group (d : group) (k : table) : table :=
   map (fun e => (fst e, if frozen d then stay (snd e) else turn (snd e))) k.
 Definition turned (f : facts) : facts :=
-  Facts (zip turn_group (groups p) (slots f)) (map (fun _ => false) (kepts f)) Lost Lost None (map (fun _ => None)
+  Facts (zip turn_group (groups p) (slots f)) (map (fun _ => false) (kepts f)) Lost Lost [] (map (fun _ => None)
     (norms f))
         (on_counts (fun n _ => match n with Ticks true l o => Ticks false l o | Unheld => Unheld | _ => Unsaid end)
           (counts f) (counts f)) (fine f).
@@ -142,23 +148,24 @@ Definition turned (f : facts) : facts :=
 Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => false end.
 Definition after_save (f : facts) : facts :=
   let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost
-    Lost None
+    Lost []
                  (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) (scale_here (counts f))
-                   Unheld Unheld Unheld None
+                   Unheld Unheld Unheld (forgotten (counts f))
                    (map (fun _ => None) (groups p))) (fine f) in
   quiet (after false Early (save p) f).
 Definition after_off (f : facts) : facts :=
   Facts (map (map (fun e => (fst e, if on_disk (fst e) then snd e
                                    else if slot_eq (fst e) (At Weight Device) then Any else Absent))) (slots f))
-        (kepts f) Lost Lost None (map (fun _ => None) (norms f)) (Counters Unheld Unheld Unheld (step_disk (counts f))
-          (stream_disk (counts f)) (scale_disk (counts f)) None (map (fun _ => None) (looked (counts f)))) true.
+        (kepts f) Lost Lost [] (map (fun _ => None) (norms f)) (Counters Unheld Unheld Unheld (step_disk (counts f))
+          (stream_disk (counts f)) (scale_disk (counts f)) (forgotten (counts f)) (map (fun _ => None) (looked (counts
+            f)))) true.
 Definition after_resume (f : facts) : facts := quiet (after false Early (resume p) (after_off f)).
 
 (** The slots that matter: those of the device, of the checkpoint, and of the tiers that events name. *)
 Definition slots_of (e : event) : list slot :=
   match e with
   | Broadcast x _ | Keep x _ _ | Free x _ | Initial x _ | Zero x _ | Scale x _ _ | Reduce x _ _ _ _ | Clip x _ => [x]
-  | Gather x y _ _ _ | Copy x y _ | Publish x y _ | Accumulate x y _ | TakeIn x y _ => [x; y]
+  | Gather x y _ _ _ | Copy x y _ | Publish x y _ | Accumulate x y _ _ | TakeIn x y _ => [x; y]
   | Update t _ _ => [At Master t] end.
 Definition of_tier (k : tier) : list slot := [At Weight k; At Master k; At Moments k; At Grad k; At GradSum k].
 Definition names (is : tier -> bool) (b : block) : bool :=
@@ -178,9 +185,10 @@ Definition named : list slot :=
 Definition at_power_on : facts :=
   let first := Holds (Params false) (map First (axes p)) false in
   let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
-  Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost None (map (fun _ => None)
+  Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost [] (map (fun _ => None)
     (groups p))
-        (Counters Unheld Unheld Unheld Unheld Unheld Unheld None (map (fun _ => None) (groups p))) true.
+        (Counters Unheld Unheld Unheld Unheld Unheld Unheld (map (fun _ => None) (losses p))
+          (map (fun _ => None) (groups p))) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 
 (** Facts that hold between steps: whatever was saved, and wherever the run was resumed. The first guess is what holds
@@ -192,7 +200,7 @@ Definition gradient_slot (x : slot) : bool := match what x with Grad | GradSum =
 Definition without_gradients (f : facts) : facts :=
   quiet (Facts (map (map (fun e => (fst e, if gradient_slot (fst e) then Any else snd e))) (slots f)) (kepts f)
     Lost Lost
-    None (norms f) (counts f) (fine f)).
+    [] (norms f) (counts f) (fine f)).
 Definition first_guess : facts :=
   let s := after_save initialised in
   without_gradients (if resumes p then merge_facts s (after_resume s) else s).

@@ -7,17 +7,19 @@
 From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
-From Placealg.kernel Require Import Algebra Scaling Norms.
-From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Algebra Scaling Norms Maxima.
+From Placealg.kernel Require Import Facts Counting.
 From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Globals.
+From Placealg.kernel Require Import Parts.
 Open Scope nat_scope.
 
 Section Events.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
-Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
+Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
+  length (mine p n t j r) = count_ n.
 Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 
 Notation val := (val p count_).
@@ -32,7 +34,7 @@ Proof.
   unfold ready, applied. intros all here <-. change (graded_at p (group_of i)) with (by_gradient p (group_of i)) in all.
   destruct (clips p && by_gradient p (group_of i)).
   - destruct c; easy.
-  - now apply whole_ok with (now := now) (g := group_of i).
+  - now apply (whole_ok p count_ count_pos micro_pos counts_equal data_once t j now (group_of i)).
 Qed.
 
 Ltac here H r good := specialize (H r good); cbn beta in H.
@@ -42,7 +44,7 @@ Variables (t j : nat) (start : bool) (now : moment) (f : facts) (m : memory) (g 
   bool) (i : E).
 Hypothesis starts : start = true -> t = 0.
 Hypothesis when_ : when_ok now j.
-Hypothesis known : glob t f m.
+Hypothesis known : glob t j f m.
 Hypothesis inside : at_ i = true.
 Hypothesis group : group_of i = g.
 Hypothesis fit_all : forall i', group_of i' = g -> layer_of i' = layer_of i -> fits t j k m i'.
@@ -158,29 +160,17 @@ Proof.
   now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
 Qed.
 
-Lemma added_ok (c d e : content) (r : rank) : added c d = Some e ->
-  exists a b, val t j c r i = inr a /\ val t j d r i = inr b /\ val t j e r i = inr (a + b)%ring.
-Proof.
-  destruct c as [| | |s| |]; try easy; destruct d as [| | |s'| |]; try easy; cbn [added].
-  - intros [= <-]. cbn [Facts.val]. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal; ring.
-  - destruct (terms_eq s _) as [->|]; [|easy]. cbn [co un from]. destruct (pt s') eqn:now_; try easy. intros [= <-].
-    cbn [Facts.val co un pt from]. rewrite now_. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply
-      f_equal.
-    unfold partial_sum, covered. rewrite seq_S, flat_map_app, sum_list_app. cbn [flat_map Nat.add]. rewrite
-      app_nil_r. ring.
-Qed.
-
-Lemma accumulate_ok x y q : goal (Accumulate x y q).
+Lemma accumulate_ok x y big q : goal (Accumulate x y big q).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H. pose proof (fit y) as H'.
   destruct (get k y) as [| |c q2 o]; [easy| |].
   - destruct (get k x); intros r good; here H' r good; cbn beta; rewrite H'; now destruct (sat q r i).
-  - destruct (get k x) as [| |d q1 o1]; [easy|easy|]. destruct (added c d) as [e|] eqn:sum; [|easy].
+  - destruct (get k x) as [| |d q1 o1]; [easy|easy|]. destruct (added big c d) as [e|] eqn:sum; [|easy].
     intros r good. here H r good. here H' r good. cbn beta. rewrite !sat_union.
     destruct (sat q2 r i) eqn:in2; cbn [andb].
     + destruct (sat q r i) eqn:inq; cbn [andb].
       * destruct (sat q1 r i) eqn:in1.
-        -- destruct (added_ok c d e r sum) as [a [b [A [B C]]]]. rewrite H, H', A, B, C. reflexivity.
+        -- destruct (added_ok p count_ t j i big c d e r sum) as [a [b [A [B C]]]]. rewrite H, H', A, B, C. reflexivity.
         -- intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in2)
           in in1.
       * intros [[_ in_]%andb_true_iff _]%andb_true_iff.
@@ -189,24 +179,19 @@ Proof.
       rewrite (H' only). now destruct (sat q r i).
 Qed.
 
-Lemma scaled_ok (s : terms) (r0 : ratio) (r : rank) : exists a, val t j (Sums s) r i = inr a /\
-  val t j (Sums (scaled r0 s)) r i = inr (a * mean p count_ t r0)%ring.
-Proof.
-  cbn [Facts.val]. eexists; split; [reflexivity|]. cbn [scaled co un pt from]. apply f_equal. rewrite times_ok by
-    easy. ring.
-Qed.
-
 Lemma scale_ok y r0 q : goal (Scale y r0 q).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit y) as H.
   destruct (get k y) as [| |c q' o]; [easy| |].
   - intros r good; here H r good; cbn beta; rewrite H. now destruct (sat q r i).
-  - destruct c as [| | |s| |]; try easy. destruct (sayable p now f r0) eqn:said; [|easy].
+  - destruct c as [| | |s| |]; try easy. destruct (said p now f (pt s) r0) as [k'|] eqn:is; [|easy].
+    destruct (scaled k' s) as [s'|] eqn:new; [|easy].
     intros r good; here H r good; cbn beta. rewrite sat_union.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
-    + destruct (scaled_ok s r0 r) as [a [A B]]. rewrite H, A, B. rewrite (ratio_ok p count_ counts_equal t j now f m
-      r); try easy.
-      now apply spoken_ok.
+    + destruct (scaled_ok p count_ count_pos micro_pos t j i s s' k' r (ratio_of p m t j r r0) new) as [a [A B]].
+      { intros x inside_. symmetry. now apply (said_ok p count_ count_pos micro_pos counts_equal data_once t j now f m
+        when_ known (pt s)). }
+      now rewrite H, A, B.
     + intros all. apply andb_true_iff in all. now rewrite H.
     + intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in') in inq.
     + intros all. apply andb_true_iff in all. now rewrite H.
@@ -219,10 +204,9 @@ Proof.
   - intros r good. cbn beta. destruct (match to with Some s => _ | None => true end); [|easy].
     rewrite together_none; [easy|apply peers_not_empty|]. intros r' peer. now rewrite H by (eapply peers_ok;
       eassumption).
-  - destruct c as [| | |s| |]; try easy. destruct (sayable p now f r0 && _) eqn:can; [|easy]. apply andb_true_iff in
-    can.
-    destruct can as [said off]. destruct (on_axes along q) eqn:out; [|easy]. clear off.
-    set (s1 := reduced along s). set (s2 := match by_ with Mean => _ | _ => s1 end).
+  - destruct c as [| | |s| |]; try easy. destruct (on_axes along q) eqn:out; [|easy].
+    destruct (said p now f (pt s) r0) as [k'|] eqn:is; [|easy].
+    destruct (put_together by_ along k' s) as [s'|] eqn:new; [|easy].
     intros r good. cbn beta. rewrite sat_union.
     assert (owned : sat match to with Some s => owners s along | None => [] end r i =
       match to with Some s => forallb (fun a => r a =? own s a i) along | None => true end).
@@ -230,29 +214,16 @@ Proof.
     rewrite owned. destruct (match to with Some s => _ | None => true end) eqn:mine;
       rewrite ?andb_true_r, ?andb_false_r.
     + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer
-      along)).
+        along)).
       destruct (sat q r i) eqn:there.
-      * assert (divides : forall r', ok r' -> ratio_of p m t j r' r0 = mean p count_ t r0).
-        { intros r' good'. apply (ratio_ok p count_ counts_equal t j now f m r'); try easy. now apply spoken_ok. }
-        set (first := match by_ with Premultiplied => mean p count_ t r0 | _ => 1%ring end).
-        rewrite (together_all _ _ (fun r' => first * (mean p count_ t (co s) * partial_sum (covered t j (pt s)) (un s)
-            (fun x => given p t (from s) x i) r'))%ring).
-        -- cbn [option_map]. apply f_equal. rewrite sum_list_times, sum_reduced by easy. fold s1.
-           rewrite (divides r good). cbn [Facts.val scaled co un pt from]. rewrite times_ok by easy.
-           assert (kept : pt s1 = pt s /\ from s1 = from s).
-           { unfold s1. clear. induction along as [|a l IH]; [easy|]. cbn [reduced fold_right]. fold (reduced l s).
-             unfold reduced1. destruct (mem a (un (reduced l s))); easy. }
-           destruct kept as [E1 E2].
-           assert (S2 : co s2 = match by_ with Mean => mean_of along (co s1) | _ => co s1 end)
-             by (unfold s2; now destruct by_).
-           assert (U2 : un s2 = un s1) by (unfold s2; now destruct by_).
-           assert (P2 : pt s2 = pt s1) by (unfold s2; now destruct by_).
-           assert (F2 : from s2 = from s1) by (unfold s2; now destruct by_).
-           rewrite S2, U2, P2, F2, E1, E2. apply f_equal. unfold first. destruct by_; rewrite ?mean_of_ok by easy; ring.
+      * rewrite (together_ok p count_ count_pos micro_pos counts_equal data_once t j now f m i when_ known by_ along r0
+          k' s s' r is new good).
+        rewrite (together_all _ _ _ (fun r' => as_number (val t j (Sums s) r' i) *
+          match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring).
+        -- now destruct by_.
         -- intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption).
            specialize (H r' good'). cbn beta in H. rewrite same in H by easy. rewrite H.
-           cbn [option_map as_number Facts.val]. unfold first. rewrite (divides r' good').
-           destruct by_; apply f_equal; ring.
+           cbn [option_map as_number Facts.val]. destruct by_; apply f_equal; ring.
       * intros either.
         assert (none : forall r', In r' (peers along r) -> held m y r' i = None).
         { intros r' peer. assert (good' : ok r') by (eapply peers_ok; eassumption). specialize (H r' good'). cbn
@@ -271,7 +242,8 @@ Proof.
   - destruct (normed p f && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [all right].
     intros r good; here H r good; cbn beta. rewrite sat_union.
     destruct (sat q r i) eqn:inq; destruct (sat q' r i) eqn:in'; cbn [andb].
-    + rewrite H, (whole_ok p count_) with (now := now) (g := g) by easy. now rewrite (total_ok p t f).
+    + rewrite H, (whole_ok p count_ count_pos micro_pos counts_equal data_once t j now g) by easy.
+    now rewrite (total_ok p t j f).
     + intros both. apply andb_true_iff in both. now rewrite H.
     + intros [_ in_]%andb_true_iff. now rewrite (within_ok _ _ _ _ in_ in')
       in inq.
@@ -334,8 +306,8 @@ Proof.
       destruct (read_at GradSum q3 r e l3 inside_ (within_ok _ _ _ _ in3 there)) as [ge [le se]].
       pose proof (fit_all e ge le (At GradSum tr)) as H. rewrite kg in H. specialize (H r good). cbn beta in H.
       rewrite se in H. rewrite H. now rewrite (ready_ok t j now g c r e rdy when_ ge).
-    - apply (current_ok p t Step f m r known cur good). }
-  apply nothing; intros r good; cbn beta; specialize (both r); rewrite both; rewrite (decided_ok p t f m r known sure
+    - apply (current_ok p t j Step f m r known cur good). }
+  apply nothing; intros r good; cbn beta; specialize (both r); rewrite both; rewrite (decided_ok p t j f m r known sure
     good);
     here Hx r good; here Ho r good; pose proof (theta_next p t i) as then_; destruct (left_out p t _) eqn:left_;
     cbn [negb andb].

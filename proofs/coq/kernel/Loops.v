@@ -9,10 +9,10 @@ From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra Scaling Norms.
-From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Facts Counting.
 From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Events.
-From Placealg.kernel Require Import Units.
+From Placealg.kernel Require Import Units Backwards.
 From Placealg.kernel Require Import Flags.
 From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Apart.
@@ -21,8 +21,9 @@ Open Scope nat_scope.
 Section Loops.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
-Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
+Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
+  length (mine p n t j r) = count_ n.
 Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 Hypothesis deep : forall u g, used p u g = true -> depth p u = depth p (hd 0 (sites_of p g)).
 
@@ -30,14 +31,16 @@ Notation fits := (fits p count_).
 Notation glob := (glob p).
 
 Record between (t j : nat) (f : facts) (m : memory) : Prop := {
-  bt_glob : glob t f m;
+  bt_glob : glob t j f m;
   bt_len : length (slots f) = length (groups p);
   bt_units : length (kepts f) = length (repeated p);
   bt_fit : forall i, covers p i -> fits t j (nth_table (slots f) (group_of i)) m i;
   bt_kept : forall u l, nth u (kepts f) false = true -> l < depth p u -> forall r, ok r -> kept_right p t u l m r;
   bt_act : forall n, acts f = Outside n -> forall r x, ok r -> act m r x = ref_enter p t (weights_at p t) x n;
   bt_cot : forall n, cots f = Outside n -> forall r x, ok r -> cot m r x = ref_leave p t (weights_at p t) x n;
-  bt_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean p count_ t c
+  bt_begun : forall l, cots f = Begun l -> forall r x, ok r -> mem (its_loss p x) l = true ->
+    cot m r x = ref_leave p t (weights_at p t) x 0;
+  bt_factor : forall n c, nth n (factor f) None = Some c -> forall r, ok r -> scale m n r = mean p count_ t j c
 }.
 
 Section Block.
@@ -66,7 +69,7 @@ Definition after_n (n : nat) : memory :=
   fold_left (fun m k => fold_left (at_instr p t j u (instance p u reversed k)) body m) (seq 0 n) m.
 
 Record so_far (n : nat) (m' : memory) : Prop := {
-  sf_glob : glob t f m';
+  sf_glob : glob t j f m';
   sf_fit : forall i, covers p i -> fits t j (nth_table (slots
     (if used p u (group_of i) && (index (layer_of i) <? n) then f1 else f)) (group_of i)) m' i;
   sf_kept : forall u' l, l < depth p u' -> nth u' (kepts (if (u' =? u) && (index l <? n) then f1 else f)) false =
@@ -76,7 +79,7 @@ Record so_far (n : nat) (m' : memory) : Prop := {
   sf_cot : c = Entered -> forall r x, ok r -> cot m' r x = ref_cot p t (weights_at p t) x u n;
   sf_acts : has_forward body = false -> act m' = act m;
   sf_cots : has_backward body = false -> cot m' = cot m;
-  sf_factor : forall c, factor f = Some c -> forall r, ok r -> scale m' r = mean p count_ t c;
+  sf_factor : forall n c, nth n (factor f) None = Some c -> forall r, ok r -> scale m' n r = mean p count_ t j c;
   sf_log : fine f1 = true -> log_ok p t m -> log_ok p t m'
 }.
 
@@ -85,7 +88,7 @@ Proof. unfold index, instance. destruct reversed; lia. Qed.
 
 Lemma so_far_ok (n : nat) : n <= depth p u -> so_far n (after_n n).
 Proof.
-  pose proof known as [g len lenu fit kept_ act_ cot_ fac].
+  pose proof known as [g len lenu fit kept_ act_ cot_ begun_ fac].
   induction n as [|n IH]; intros low.
   - cbn. split; try easy.
     + intros i cover. rewrite andb_false_r. now apply fit.
@@ -99,7 +102,7 @@ Proof.
     destruct IH as [g' fit' kept' act' cot' acts' cots' fac' log'].
     assert (start_inst : inst p count_ t j u n l (with_flows f a c) m1).
     { split; cbn [with_flows slots kepts acts cots factor norms counts fine].
-      - now apply (glob_same p t f _ m1).
+      - now apply (glob_same p t j f _ m1).
       - easy.
       - easy.
       - intros i use layer. assert (cover : covers p i).
@@ -119,7 +122,7 @@ Proof.
     set (m2 := fold_left _ body m1) in *.
     destruct new as [ng nlen nlenu nfit nkept nact nacted ncot ncotted nfac].
     split.
-    + now apply (glob_same p t f1 f m2).
+    + now apply (glob_same p t j f1 f m2).
     + intros i cover. destruct (used p u (group_of i)) eqn:use; cbn [andb].
       * assert (layer_small : layer_of i < depth p u) by (rewrite (deep u _ use); apply cover).
         destruct (layer_of i =? l) eqn:layer.
@@ -152,7 +155,7 @@ Proof.
     + intros e r x ok_. apply ncotted; [|easy]. rewrite e in c_up. cbn in c_up. destruct (cots f1); easy.
     + intros none. unfold m2. rewrite body_act by easy. now apply acts'.
     + intros none. unfold m2. rewrite body_cot by easy. now apply cots'.
-    + intros s found r ok_. rewrite (fr_scale _ _ _ _ _ fr). now apply fac'.
+    + intros n' s found r ok_. rewrite (fr_scale _ _ _ _ _ fr). now apply fac'.
     + intros fine_ log. apply fin; [easy|]. now apply log'.
 Qed.
 
@@ -163,10 +166,10 @@ Lemma each_ok : goes_on f
 Proof.
   destruct (body_apart p start now u body (with_flows f a c) good) as [A [B [C [D [E1 [F [G H]]]]]]].
   fold f1 in A, B, C, D, E1, F, G, H. cbn [with_flows slots kepts acts cots factor norms counts fine] in *.
-  pose proof known as [g len lenu fit kept_ act_ cot_ fac].
+  pose proof known as [g len lenu fit kept_ act_ cot_ begun_ fac].
   destruct (so_far_ok (depth p u) (Nat.le_refl _)) as [g' fit' kept' act' cot' acts' cots' fac' log'].
   split; [split|]; cbn [with_flows slots kepts acts cots factor norms counts fine].
-  - now apply (glob_same p t f _ (after_n (depth p u))).
+  - now apply (glob_same p t j f _ (after_n (depth p u))).
   - auto.
   - congruence.
   - intros i cover. specialize (fit' i cover). destruct (used p u (group_of i)) eqn:use; cbn [andb] in fit'.
@@ -187,19 +190,36 @@ Proof.
         [ref_leave].
       replace (length (repeated p) - 1 - (length (repeated p) - 1 - u)) with u by lia. easy.
     + intros e r x ok_. rewrite cots' by easy. now apply cot_.
-  - intros s found. apply fac'. congruence.
+  - intros l0. destruct (has_backward body) eqn:bw.
+    + now destruct c.
+    + intros e r x ok_. rewrite cots' by easy. now apply begun_.
+  - intros n s found. apply fac'. now rewrite C in found.
   - intros fine_. split; [auto|]. now apply log'.
 Qed.
 End Each.
 
 Lemma flows_lost (f : facts) (m : memory) : between t j f m -> between t j (with_flows f Lost Lost) m.
-Proof. intros [a b c d e g h i]. split; cbn; try easy. destruct a; now split. Qed.
+Proof. intros [a b c d e g h h' i]. split; cbn; try easy. destruct a; now split. Qed.
+
+Lemma loss_begun (n : nat) (f : facts) (m : memory) : between t j f m -> acts f = Outside (units p) ->
+  forall r x, ok r ->
+  mem (its_loss p x) (n :: match cots f with Begun l => l | Outside 0 => losses p | _ => [] end) = true ->
+  (if its_loss p x =? n then seed x (act m r x) else cot m r x) = ref_leave p t (weights_at p t) x 0.
+Proof.
+  intros known flow r x ok_ inside. destruct (its_loss p x =? n) eqn:same.
+  - cbn [ref_leave]. now rewrite (bt_act _ _ _ _ known _ flow r x ok_).
+  - unfold mem in inside. cbn [existsb] in inside. rewrite same in inside. cbn [orb] in inside.
+    destruct (cots f) as [|[|d]| | |l] eqn:old; try easy.
+    + now apply (bt_cot _ _ _ _ known _ old).
+    + now apply (bt_begun _ _ _ _ known _ old).
+Qed.
 
 Lemma block_ok (b : block) (f : facts) (m : memory) : good_block p b = true -> between t j f m ->
   goes_on f (after_block p start now f b) m (at_block p t j m b).
 Proof.
-  intros good known. pose proof known as [g len lenu fit kept_ act_ cot_ fac].
-  destruct b as [u reversed body|k|k|n x q|along|n x q|along| |along|c d firsts|c along]; cbn [after_block at_block
+  intros good known. pose proof known as [g len lenu fit kept_ act_ cot_ begun_ fac].
+  destruct b as [u reversed body|n k|n k|n x q|along|n x q|along|n|n along|c d firsts|c along];
+    cbn [after_block at_block
     good_block]
     in *.
   - apply andb_true_iff in good. destruct good as [small good]. apply Nat.ltb_lt in small.
@@ -225,18 +245,29 @@ Proof.
         forall r x, ok r -> cot m r x = ref_leave p t (weights_at p t) x (units p - 1 - u)) by now left.
       pose proof (each_ok u reversed body f m Lost Lost small good known L L' eq_refl eq_refl) as R.
       cbn [leaving] in R. exact R.
-  - destruct now; split; try (split; [easy|]; intros log u l got read; now apply log);
-      split; cbn [slots kepts acts cots factor norms counts fine]; try easy; try (now destruct g; split).
-    + intros n e r x ok_. cbn [cot]. destruct (flow_eq (acts f) (Outside (units p))) as [flow|]; [|easy].
-      injection e as <-. cbn [ref_leave]. rewrite (act_ _ flow r x ok_). reflexivity.
-    + intros s found r ok_. destruct (sayable p Amid f k) eqn:said; [|easy]. injection found as <-.
-      cbn [scale]. rewrite times_ok, mean_one by easy.
-      rewrite (ratio_ok p count_ counts_equal t j Amid f m) by (easy || now apply spoken_ok). ring.
+  - destruct now eqn:when; split; try (split; [easy|]; intros log u l got read; now apply log);
+      split; cbn [slots kepts acts cots factor norms counts fine]; try easy; try (now destruct g; split);
+      try (intros n' s found r ok_; cbn [scale];
+        apply (factor_put n n' s None (factor f) (fun n => scale m n r) _ _ found); [intros is; now apply fac|easy]).
+    + intros n' e r x ok_. unfold after_loss in e. destruct (flow_eq _ _) as [flow|]; [|easy].
+      destruct (inside_of (losses p) _) eqn:all; [|easy]. injection e as <-.
+      apply (loss_begun n f m known flow); [easy|]. unfold inside_of in all. rewrite forallb_forall in all.
+      apply all. unfold losses. apply in_seq. pose proof (its_loss_small p x). lia.
+    + intros l0 e r x ok_ inside. unfold after_loss in e. destruct (flow_eq _ _) as [flow|]; [|easy].
+      destruct (inside_of (losses p) _) eqn:all; [easy|]. injection e as <-.
+      now apply (loss_begun n f m known flow).
+    + intros n' s found r ok_. cbn [scale].
+      apply (factor_put n n' s _ (factor f) (fun n => scale m n r) _ _ found); [intros is; now apply fac|]. intros is.
+      apply (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j j Amid f Now m); try easy.
+      now apply spoken_ok.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy; try (now destruct g; split).
-    intros s. destruct (factor f) as [s0|]; [|easy]. destruct (sayable p now f k) eqn:said; [|easy].
-    intros [= <-] r ok_. cbn [scale]. rewrite times_ok by easy. rewrite (fac s0 eq_refl r ok_).
-    rewrite (ratio_ok p count_ counts_equal t j now f m) by (easy || now apply spoken_ok). ring.
+    intros n' s found r ok_. cbn [scale].
+    apply (factor_put n n' s _ (factor f) (fun n => scale m n r) _ _ found); [intros is; now apply fac|]. intros is.
+    destruct (nth n (factor f) None) as [s0|] eqn:old; [|easy]. destruct (said p now f Now k) as [k'|] eqn:is'; [|easy].
+    injection is as <-. rewrite times_ok by easy. rewrite (fac n s0 old r ok_).
+    rewrite (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j j now f Now m r k k');
+      easy || (now apply spoken_ok) || ring.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
@@ -265,8 +296,8 @@ Proof.
     + intros g' q1 found l r small ok_. rewrite nth_error_map in found.
       destruct (nth_error (norms f) g') as [[q0|]|] eqn:old; cbn [option_map] in found; try easy.
       * injection found as found. change (fold_right norm_step (Some q0) along = Some q1) in found.
-        rewrite (together_all _ _ (norm_sum (part g' l) q0 (fun i => measure i (grad_at p t i)))).
-        -- f_equal. now apply sum_norm.
+        rewrite (together_all _ _ _ (norm_sum (part g' l) q0 (fun i => measure i (grad_at p t i)))).
+        -- f_equal. unfold join. now apply sum_norm.
         -- intros r' peer. apply N; [easy|easy|]. eapply peers_ok; eassumption.
       * injection found as found. exfalso. clear - found. revert q1 found.
         induction along as [|b l0 IH]; intros q1; cbn [fold_right]; [easy|].
@@ -316,33 +347,41 @@ Proof.
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
       easy.
-    now intros un [= <-].
+    intros n' un found r ok_. cbn [tell_tally tallied] in found.
+      apply (told_put n n' un _ (tallied (counts f)) (fun n => tally m n r)
+        (fun n => length (filter (near un r) (counted p n t j))) _ found).
+    + intros is. now apply Y.
+    + now intros [= <-].
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
       easy.
-    intros un found r ok_. cbn [tell_tally tallied] in found. change (fold_right tally_step (tallied (counts f))
-      along = Some un) in found.
-      destruct (tallied (counts f)) as [un0|].
-      + rewrite <- (count_summed (tokens t) along un0) by easy. f_equal. apply map_ext_in. intros r' peer.
-        apply Y; [easy|]. eapply peers_ok; eassumption.
-      + exfalso. clear - found. revert un found. induction along as [|b l0 IH]; intros un; cbn [fold_right]; [easy|].
-        destruct (fold_right tally_step None l0) as [q|]; [|easy]. now specialize (IH q).
+    intros n' un found r ok_. cbn [tell_tally tallied] in found.
+      apply (told_put n n' un _ (tallied (counts f)) (fun n => tally m n r)
+        (fun n => length (filter (near un r) (counted p n t j))) _ found).
+    { intros is. now apply Y. }
+    clear found. intros found. change (fold_right tally_step (nth n (tallied (counts f)) None) along = Some un) in
+      found.
+    destruct (nth n (tallied (counts f)) None) as [un0|] eqn:known_.
+    + rewrite <- (count_summed (counted p n t j) along un0) by easy. f_equal. apply map_ext_in. intros r' peer.
+      apply Y; [easy|]. eapply peers_ok; eassumption.
+    + exfalso. clear - found. revert un found. induction along as [|b l0 IH]; intros un; cbn [fold_right]; [easy|].
+      destruct (fold_right tally_step None l0) as [q|]; [|easy]. now specialize (IH q).
   - split; [|split; [now destruct d, firsts|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     pose proof g as of_all. destruct g as [C L N Y Z].
     split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + intros c' disk. apply tick_ok; [exact C|easy|now destruct c|].
       intros sure r ok_. destruct c; [|easy|]; cbn [counter_eqb] in *; rewrite orb_false_r in sure;
-        rewrite (decided_ok p t f m r of_all sure ok_); [|reflexivity].
+        rewrite (decided_ok p t j f m r of_all sure ok_); [|reflexivity].
       cbn [andb ticks_of advance]. rewrite updates_next. now destruct (left_out p t _).
-    + intros un found. apply Y. destruct (counts f), c, d, firsts; exact found.
+    + intros n un found. apply Y. destruct (counts f), c, d, firsts; exact found.
     + intros n q found. apply Z. destruct (counts f), c, d, firsts; exact found.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + intros c' disk. now apply share_ok.
-    + intros un found. apply Y. destruct (counts f), c; exact found.
+    + intros n un found. apply Y. destruct (counts f), c; exact found.
     + intros n q found. apply Z. destruct (counts f), c; exact found.
 Qed.
 

@@ -31,17 +31,29 @@ Definition depth (u : nat) : nat := if nth u (repeated p) false then layers u el
 Definition part (g l : nat) : list E := filter (fun i => (group_of i =? g) && (layer_of i =? l)) elements.
 Definition needs (u l : nat) : list E := filter (fun i => used u (group_of i) && (layer_of i =? l)) elements.
 
-(** The tokens that a rank has. *)
+Definition takes_most (g : nat) : bool := match nth_error (groups p) g with Some d => most d | None => false end.
+
+(** The tokens that a rank has. A token of a loss that the program lacks is one of the first. *)
 Definition near (along : list nat) (r : rank) (x : X) : bool := forallb (fun a => r a =? home x a) along.
 Definition tokens (t : nat) : list X := flat_map (batch t) (seq 0 micro).
 Definition local (t j : nat) (r : rank) : list X := filter (near (data p) r) (batch t j).
+Definition its_loss (x : X) : nat := if loss_of x <=? further p then loss_of x else 0.
+Definition of_loss (n : nat) (l : list X) : list X := filter (fun x => its_loss x =? n) l.
+Definition mine (n t j : nat) (r : rank) : list X := filter (near (data p) r) (of_loss n (batch t j)).
+Definition counted (n t j : nat) : list X := of_loss n (if counts_each p then batch t j else tokens t).
+
+(** The largest of some magnitudes, 0 of none; their sum. *)
+Fixpoint greatest {V : Type} (l : list V) (f : V -> K) : K :=
+  match l with [] => 0%ring | v :: l => larger (f v) (greatest l f) end.
+Definition join (larger_ : bool) {V : Type} (l : list V) (f : V -> K) : K :=
+  if larger_ then greatest l f else sum_list l f.
 
 Record memory := Memory {
   held : slot -> rank -> E -> option (T + K);             (* None: not held *)
   partial : nat -> nat -> rank -> option K;               (* group, instance *)
   count : counter -> bool -> rank -> option nat;          (* true: in the checkpoint *)
-  act : rank -> X -> A; cot : rank -> X -> B; scale : rank -> K;
-  tally : rank -> nat;                                     (* the count of tokens *)
+  act : rank -> X -> A; cot : rank -> X -> B; scale : nat -> rank -> K;  (* of a loss *)
+  tally : nat -> rank -> nat;                              (* the count of a loss's tokens *)
   flag : nat -> nat -> rank -> option bool;                (* group, instance: whether a gradient overflows *)
   kept : nat -> nat -> rank -> option (nat * list T * (X -> A));
   reads : list (nat * nat * (rank -> E -> option (T + K)));  (* what units have read as weights: unit, instance,
@@ -65,11 +77,11 @@ Definition scale_state (m : memory) (r : rank) : nat :=
   match count m LossScale false r with Some n => n | None => junk_stream (clock m) r end.
 Definition number_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
   match s with
-  | Tokens => of_nat (length (local t j r)) | Count => of_nat (tally m r) | Micro => of_nat micro
+  | Tokens n => of_nat (length (mine n t j r)) | Count n => of_nat (tally m n r) | Micro => of_nat micro
   | Size a => of_nat (size a) | Scaling => scaling (scale_state m r) | Padding n => padding n end.
 Definition inverse_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
   match s with
-  | Tokens => share (length (local t j r)) | Count => share (tally m r) | Micro => share micro
+  | Tokens n => share (length (mine n t j r)) | Count n => share (tally m n r) | Micro => share micro
   | Size a => share (size a) | Scaling => unscaling (scale_state m r) | Padding n => unpadding n end.
 Definition ratio_of (m : memory) (t j : nat) (r : rank) (k : ratio) : K :=
   (product (number_of m t j r) (over k) * product (inverse_of m t j r) (under k))%ring.
@@ -81,8 +93,8 @@ Definition at_first (firsts : list nat) (r : rank) : bool := forallb (fun a => r
 Definition is_some {V : Type} (o : option V) : bool := match o with Some _ => true | None => false end.
 
 (** What ranks have together: nothing if none holds it, junk if only some do. *)
-Definition together (l : list (option K)) (j : K) : option K :=
-  if forallb is_some l then Some (sum_list l (fun o => match o with Some k => k | None => 0%ring end))
+Definition together (larger_ : bool) (l : list (option K)) (j : K) : option K :=
+  if forallb is_some l then Some (join larger_ l (fun o => match o with Some k => k | None => 0%ring end))
   else if existsb is_some l then Some j else None.
 
 Definition largest (l : list (option bool)) (j : bool) : option bool :=
@@ -99,7 +111,7 @@ Definition leaves_out (m : memory) (r : rank) : bool :=
 Definition total (m : memory) (r : rank) : option K :=
   let all := flat_map (fun g => map (fun l => partial m g l r) (seq 0 (depth (hd 0 (sites_of g)))))
                       (filter by_gradient (seq 0 (length (groups p)))) in
-  if forallb is_some all then together all 0%ring else None.
+  if forallb is_some all then together false all 0%ring else None.
 
 (** The elements of which an update of one reads a value: the element, and all of its matrix where the optimizer
   does. *)
@@ -127,10 +139,10 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
   | Keep x s along => write m here x (fun r i => if forallb (fun a => r a =? own s a i) along then get x r i else None)
   | Free x q => write m here x (fun r i => if sat q r i then None else get x r i)
   | Zero y q => write m here y (fun r i => if sat q r i then Some (inr 0%ring) else get y r i)
-  | Accumulate x y q => write m here y (fun r i => if sat q r i then
+  | Accumulate x y larger_ q => write m here y (fun r i => if sat q r i then
       match get y r i, get x r i with
       | None, _ => None
-      | Some (inr a), Some (inr b) => Some (inr (a + b)%ring)
+      | Some (inr a), Some (inr b) => Some (inr (if larger_ then larger a b else a + b)%ring)
       | _, _ => Some (z r i) end else get y r i)
   | Scale y k q => write m here y (fun r i => if sat q r i then
       match get y r i with
@@ -142,10 +154,11 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
         let early r' v := match by_ with
           | Premultiplied => as_number v * ratio_of m t j r' k | _ => as_number v end%ring in
         let late s := match by_ with
-          | Premultiplied => s | Plain => s * ratio_of m t j r k
+          | Premultiplied => s | Plain | Largest => s * ratio_of m t j r k
           | Mean => s * product share (map size along) * ratio_of m t j r k end%ring in
         option_map (fun s => inr (late s))
-          (together (map (fun r' => option_map (early r') (get y r' i)) (peers along r)) (as_number (z r i)))
+          (together match by_ with Largest => true | _ => false end (map (fun r' => option_map (early r') (get y r'
+            i)) (peers along r)) (as_number (z r i)))
       else None)
   | Clip y q => write m here y (fun r i => if sat q r i then
       match get y r i, total m r with
@@ -185,18 +198,19 @@ Definition at_forward (u l : nat) (m : memory) : memory :=
     its gradients, are scaled as the loss is; further terms of the loss that it has itself have to be, too: [gamma] and
     [backward] are of the loss with them. *)
 Definition at_backward (t j u l : nat) (own : list ratio) (m : memory) : memory :=
-  let same r := forallb (fun k => if number_dec (ratio_of m t j r k) (scale m r) then true else false) own in
+  let same r := forallb (fun k => if number_dec (ratio_of m t j r k) (scale m 0 r) then true else false) own in
   let from r x := match kept m u l r with Some (n, s, a) => (n, s, a x) | None => (0, [], act m r x) end in
-  let found r i := sum_list (local t j r) (fun x => gamma u l x (from r x) (view m u l r) (cot m r x) i) in
+  let found r i := sum_list (local t j r) (fun x =>
+    scale m (its_loss x) r * gamma u l x (from r x) (view m u l r) (cot m r x) i)%ring in
   let y := At Grad Device in
   let here i := used u (group_of i) && (layer_of i =? l) && by_gradient (group_of i) in
   Memory (fun y' r i => if slot_eqb y' y && here i then
             match kept m u l r, same r with
             | None, _ | _, false => Some (junk (clock m) r i)
             | Some _, true =>
-              if last (sites_of (group_of i)) 0 =? u then Some (inr (scale m r * found r i)%ring)
+              if last (sites_of (group_of i)) 0 =? u then Some (inr (found r i))
               else match held m y r i with
-                   | Some (inr b) => Some (inr (b + scale m r * found r i)%ring)
+                   | Some (inr b) => Some (inr (b + found r i)%ring)
                    | _ => Some (junk (clock m) r i) end
             end else held m y' r i)
     (partial m) (count m) (act m)
@@ -207,8 +221,8 @@ Definition at_take (t j u l g : nat) (k : ratio) (m : memory) : memory :=
   write m (fun i => (group_of i =? g) && (layer_of i =? l)) (At Grad Device) (fun r i =>
     match kept m u l r with
     | None => Some (junk (clock m) r i)
-    | Some (n, s, a) => Some (inr (sum_list (local t j r) (fun x => statistic u l x (n, s, a x) i) * ratio_of m t j r
-        k)%ring) end).
+    | Some (n, s, a) => Some (inr (join (takes_most g) (mine 0 t j r) (fun x => statistic u l x (n, s, a x) i) *
+        ratio_of m t j r k)%ring) end).
 
 Definition at_instr (t j u l : nat) (m : memory) (e : instr) : memory :=
   match e with
@@ -224,17 +238,20 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
   match b with
   | Each u reversed body =>
       fold_left (fun m k => fold_left (at_instr t j u (instance u reversed k)) body m) (seq 0 (depth u)) m
-  | Loss k => Memory (held m) (partial m) (count m) (act m) (fun r x => seed x (act m r x))
-      (fun r => ratio_of m t j r k) (tally m) (flag m) (kept m) (reads m) (S (clock m))
-  | ScaleLoss k => Memory (held m) (partial m) (count m) (act m) (cot m)
-      (fun r => (scale m r * ratio_of m t j r k)%ring) (tally m) (flag m) (kept m) (reads m) (S (clock m))
+  | Loss n k => Memory (held m) (partial m) (count m) (act m)
+      (fun r x => if its_loss x =? n then seed x (act m r x) else cot m r x)
+      (fun n' r => if n' =? n then ratio_of m t j r k else scale m n' r) (tally m) (flag m) (kept m) (reads m) (S
+        (clock m))
+  | ScaleLoss n k => Memory (held m) (partial m) (count m) (act m) (cot m)
+      (fun n' r => if n' =? n then (scale m n r * ratio_of m t j r k)%ring else scale m n' r) (tally m) (flag m) (kept
+        m) (reads m) (S (clock m))
   | Norm g x q => Memory (held m)
       (fun g' l r => if g' =? g then Some (sum_list (part g l) (fun i => if sat q r i then
            match held m x r i with Some v => measure i (as_number v) | None => 0%ring end else 0%ring))
          else partial m g' l r)
       (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
   | NormSum along => Memory (held m)
-      (fun g l r => together (map (partial m g l) (peers along r)) (junk_norm (clock m) g r))
+      (fun g l r => together false (map (partial m g l) (peers along r)) (junk_norm (clock m) g r))
       (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
   | Look g x q => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (tally m)
       (fun g' l r => if g' =? g then Some (existsb (fun i => sat q r i &&
@@ -243,10 +260,12 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
   | LookMax along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (tally m)
       (fun g l r => largest (map (flag m g l) (peers along r)) (junk_flag (clock m) g r)) (kept m) (reads m)
       (S (clock m))
-  | CountTokens => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
-      (fun r => length (filter (near (data p) r) (tokens t))) (flag m) (kept m) (reads m) (S (clock m))
-  | CountSum along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
-      (fun r => list_sum (map (tally m) (peers along r))) (flag m) (kept m) (reads m) (S (clock m))
+  | CountTokens n => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
+      (fun n' r => if n' =? n then length (filter (near (data p) r) (counted n t j)) else tally m n' r) (flag m) (kept
+        m) (reads m) (S (clock m))
+  | CountSum n along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
+      (fun n' r => if n' =? n then list_sum (map (tally m n) (peers along r)) else tally m n' r) (flag m) (kept m)
+        (reads m) (S (clock m))
   | Tick c d firsts => Memory (held m) (partial m)
       (fun c' disk r => if counter_eqb c' c && at_first firsts r then
          match d, disk with

@@ -92,17 +92,20 @@ Qed.
 
 (** ** What ranks have together *)
 
-Lemma together_all {A : Type} (l : list A) (f : A -> option K) (g : A -> K) (j : K) :
-  (forall a, In a l -> f a = Some (g a)) -> together (map f l) j = Some (sum_list l g).
+Lemma together_all {A : Type} (big : bool) (l : list A) (f : A -> option K) (g : A -> K) (j : K) :
+  (forall a, In a l -> f a = Some (g a)) -> together big (map f l) j = Some (join big l g).
 Proof.
   intros all. unfold together. replace (forallb is_some (map f l)) with true.
-  - f_equal. rewrite sum_list_map. apply sum_list_ext; intros a inside. now rewrite all.
+  - f_equal. unfold join. destruct big.
+    + clear - all. induction l as [|a l IH]; [easy|]. cbn [map greatest]. rewrite IH by (intros; apply all; now right).
+      now rewrite all by now left.
+    + rewrite sum_list_map. apply sum_list_ext; intros a inside. now rewrite all.
   - symmetry. apply forallb_forall. intros o inside. apply in_map_iff in inside. destruct inside as [a [<- inside]].
     now rewrite all.
 Qed.
 
-Lemma together_none {A : Type} (l : list A) (f : A -> option K) (j : K) : l <> [] ->
-  (forall a, In a l -> f a = None) -> together (map f l) j = None.
+Lemma together_none {A : Type} (big : bool) (l : list A) (f : A -> option K) (j : K) : l <> [] ->
+  (forall a, In a l -> f a = None) -> together big (map f l) j = None.
 Proof.
   intros some none. destruct l as [|a l]; [easy|]. unfold together. cbn [map forallb].
   rewrite (none a) by now left. cbn [is_some andb existsb orb].

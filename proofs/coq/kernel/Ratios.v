@@ -12,7 +12,8 @@ Definition ratio_eq (k l : ratio) : {k = l} + {k <> l}. Proof. decide equality; 
 
 Definition before (s t : symbol) : bool :=
   match s, t with
-  | Tokens, _ => true | _, Tokens => false | Count, _ => true | _, Count => false
+  | Tokens a, Tokens b => a <=? b | Tokens _, _ => true | _, Tokens _ => false
+  | Count a, Count b => a <=? b | Count _, _ => true | _, Count _ => false
   | Scaling, _ => true | _, Scaling => false | Micro, _ => true | _, Micro => false
   | Padding a, Padding b => a <=? b | Padding _, _ => true | _, Padding _ => false
   | Size a, Size b => a <=? b end.
@@ -24,7 +25,7 @@ Fixpoint take (s : symbol) (l : list symbol) : option (list symbol) :=
   | t :: l => if symbol_eq s t then Some l else match take s l with Some l => Some (t :: l) | None => None end
   end.
 (** Nothing says that the step has a token. *)
-Definition cancels (s : symbol) : bool := match s with Count => false | _ => true end.
+Definition cancels (s : symbol) : bool := match s with Count _ => false | _ => true end.
 Definition times1 (s : symbol) (k : ratio) : ratio :=
   match (if cancels s then take s (under k) else None) with Some l => Ratio (over k) l | None => Ratio (insert s
     (over k)) (under k) end.

@@ -15,22 +15,26 @@ Context {w : world}.
 Add Ring K_ring : (laws K).
 Local Open Scope ring_scope.
 
-Variables (p : program) (count_ at_step : nat) (count_pos : (0 < count_)%nat) (micro_pos : (0 < micro)%nat).
+Variables (p : program) (count_ : nat -> nat) (at_step : nat) (count_pos : forall n, (0 < count_ n)%nat)
+  (micro_pos : (0 < micro)%nat).
+
+Section OfMicrobatch.
+Variable j : nat.
 
 Definition num (s : symbol) : K :=
   match s with
-  | Tokens => of_nat count_ | Count => of_nat (length (tokens at_step)) | Micro => of_nat micro
+  | Tokens n => of_nat (count_ n) | Count n => of_nat (length (counted p n at_step j)) | Micro => of_nat micro
   | Size a => of_nat (size a) | Scaling => scaling (loss_scale p at_step) | Padding n => padding n end.
 Definition inv (s : symbol) : K :=
   match s with
-  | Tokens => share count_ | Count => share (length (tokens at_step)) | Micro => share micro
+  | Tokens n => share (count_ n) | Count n => share (length (counted p n at_step j)) | Micro => share micro
   | Size a => share (size a) | Scaling => unscaling (loss_scale p at_step) | Padding n => unpadding n end.
 Definition mean (k : ratio) : K := product num (over k) * product inv (under k).
 
 Lemma num_inv (s : symbol) : cancels s = true -> num s * inv s = 1.
 Proof.
-  destruct s as [| | |a| |k]; cbn; intros can;
-    [apply share_ok; lia|easy|apply share_ok; lia| |apply scaling_ok|apply padding_ok].
+  destruct s as [n|n| |a| |k]; cbn; intros can;
+    [apply share_ok; specialize (count_pos n); lia|easy|apply share_ok; lia| |apply scaling_ok|apply padding_ok].
   apply share_ok. pose proof (size_pos a). lia.
 Qed.
 
@@ -87,19 +91,49 @@ Proof. unfold mean; cbn; ring. Qed.
 Lemma mean_of_ok (along : list nat) (k : ratio) : mean (mean_of along k) = product share (map size along) * mean k.
 Proof. induction along as [|a l IH]; cbn [mean_of fold_right]; [cbn; ring|]. rewrite by1_ok. unfold mean_of in IH.
   rewrite IH. cbn; ring. Qed.
+End OfMicrobatch.
 
-Lemma sum_reduced (l : list X) (f : X -> K) (s : terms) (along : list nat) (r : rank) :
-  sum_list (peers along r) (fun r' => mean (co s) * partial_sum l (un s) f r')
-  = mean (co (reduced along s)) * partial_sum l (un (reduced along s)) f r.
+(** What a token of a microbatch is weighed by. *)
+Definition coef (co : list ratio) (x : nat * X) : K :=
+  match nth_error co (its_loss p (snd x)) with Some k => mean (fst x) k | None => 0 end.
+Definition by_how (s : terms) (x : nat * X) : K := match how s with Some co => coef co x | None => 0 end.
+Notation part_of l un f := (partial_sum snd l un f).
+
+Lemma coef_map (F : ratio -> ratio) (co : list ratio) (x : nat * X) (c : K) :
+  (forall k, mean (fst x) (F k) = c * mean (fst x) k) -> coef (map F co) x = c * coef co x.
+Proof.
+  intros all. unfold coef. rewrite nth_error_map. destruct (nth_error co _) as [k|]; cbn [option_map]; [apply all|ring].
+Qed.
+
+Lemma coef_scaled (F : ratio -> ratio) (co : list ratio) (l : list (nat * X)) (un : list nat) (f : nat * X -> K)
+    (r : rank) (c : K) : (forall x, In x l -> forall k, mean (fst x) (F k) = c * mean (fst x) k) ->
+  part_of l un (fun x => coef (map F co) x * f x) r = c * part_of l un (fun x => coef co x * f x) r.
+Proof.
+  intros all. unfold partial_sum. rewrite <- sum_times_list. apply sum_list_ext. intros x inside.
+  rewrite (coef_map F co x c) by now apply all. destruct (near un r (snd x)); ring.
+Qed.
+
+Lemma sum_reduced (l : list (nat * X)) (f : nat * X -> K) (s : terms) (along : list nat) (r : rank) :
+  sum_list (peers along r) (part_of l (un s) (fun x => by_how s x * f x))
+  = part_of l (un (reduced along s)) (fun x => by_how (reduced along s) x * f x) r.
 Proof.
   revert r; induction along as [|a along IH]; intros r.
   - cbn; ring.
-  - rewrite peers_sum. cbn [reduced fold_right]. fold (reduced along s).
-    transitivity (sum_list (seq 0 (size a)) (fun c => mean (co (reduced along s)) *
-      partial_sum l (un (reduced along s)) f (put r a c))).
+  - rewrite peers_sum. cbn [reduced fold_right]. fold (reduced along s). set (s' := reduced along s) in *.
+    transitivity (sum_list (seq 0 (size a)) (fun c => part_of l (un s') (fun x => by_how s' x * f x) (put r a c))).
     { apply sum_list_ext; intros c _; apply IH. }
-    rewrite sum_list_times. unfold reduced1. destruct (mem a (un (reduced along s))) eqn:inside; cbn [co un].
-    + now rewrite sum_axis_in.
-    + rewrite sum_axis_out by easy. rewrite times1_ok. cbn [num]. ring.
+    unfold reduced1. destruct (mem a (un s')) eqn:inside; cbn [un].
+    + rewrite sum_axis_in by easy. reflexivity.
+    + rewrite sum_axis_out by easy. unfold by_how; cbn [how]. destruct (how s') as [co|]; cbn [option_map].
+      * rewrite (coef_scaled _ _ _ _ _ _ (of_nat (size a))); [easy|]. intros x _ k. now rewrite times1_ok.
+      * unfold partial_sum. rewrite <- sum_times_list. apply sum_list_ext. intros x _.
+        destruct (near _ r (snd x)); ring.
+Qed.
+
+Lemma reduced_kept (s : terms) (along : list nat) : pt (reduced along s) = pt s /\ from (reduced along s) = from s /\
+  largest_of (reduced along s) = largest_of s.
+Proof.
+  induction along as [|a l IH]; [easy|]. cbn [reduced fold_right]. fold (reduced l s). unfold reduced1, largest_of in *.
+  destruct (mem a (un (reduced l s))); cbn [pt from how]; [easy|]. now destruct (how (reduced l s)).
 Qed.
 End Scaling.

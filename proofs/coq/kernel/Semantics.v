@@ -14,10 +14,13 @@ Local Notation depth := (depth p).
 Local Notation sites_of := (sites_of p).
 Local Notation by_gradient := (by_gradient p).
 Local Notation adds_up := (adds_up p).
+Local Notation takes_most := (takes_most p).
+Local Notation its_loss := (its_loss p).
+Local Notation of_loss := (of_loss p).
+Local Notation mine := (mine p).
 Local Notation trains := (trains p).
 Local Notation all_parts := (all_parts p).
 Local Notation reading := (reading p).
-Local Notation local := (local p).
 Local Notation run := (run p).
 Local Notation step := (step p).
 
@@ -43,15 +46,18 @@ Fixpoint ref_leave (x : X) (d : nat) : B :=  (* what d units from the end have h
 Definition ref_cot (x : X) (u k : nat) : B := iter k (ref_back x u) (ref_leave x (length (repeated p) - 1 - u)).
 Definition contribution (u l : nat) (x : X) (i : E) : K :=
   if by_gradient (group_of i) then gamma u l x (ref_kept x u l) (ref_view u l) (ref_cot x u (depth u - 1 - l)) i
-  else statistic u l x (ref_kept x u l) i.
-Definition weight (g j : nat) : K :=
+  else if its_loss x =? 0 then statistic u l x (ref_kept x u l) i else 0%ring.
+Definition weight (g n j : nat) : K :=
   if adds_up g then 1%ring else match weighs p with
-  | TokenMean => share (length (tokens t))
-  | MicrobatchMean => share micro * share (length (batch t j))
+  | TokenMean => share (length (of_loss n (tokens t)))
+  | MicrobatchMean => share micro * share (length (of_loss n (batch t j)))
   | Sum => 1 end%ring.
+Definition given_by (x : X) (i : E) : K :=
+  sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i).
 Definition gradient (i : E) : K :=
-  sum_list (seq 0 micro) (fun j => weight (group_of i) j *
-    sum_list (batch t j) (fun x => sum_list (sites_of (group_of i)) (fun u => contribution u (layer_of i) x i)))%ring.
+  if takes_most (group_of i) then greatest (seq 0 micro) (fun j => greatest (batch t j) (fun x => given_by x i))
+  else sum_list (seq 0 micro) (fun j => sum_list (batch t j) (fun x =>
+    weight (group_of i) (its_loss x) j * given_by x i))%ring.
 Definition norm : K := sum_list all_parts (fun gl => sum_list (part (fst gl) (snd gl)) (fun i => measure i
   (gradient i))).
 Definition applied (i : E) : K := if clips p && by_gradient (group_of i) then clip norm (gradient i) else gradient i.
@@ -89,8 +95,9 @@ Definition covers (i : E) : Prop :=
   group_of i < length (groups p) /\ layer_of i < depth (hd 0 (sites_of (group_of i))).
 Definition group_at (i : E) : group := nth (group_of i) (groups p) (Group [] [] Device [] Gradient NoAverage).
 
-(** Every rank holds equally many tokens in every microbatch of every step. *)
-Definition equal_counts : Prop := exists c, 0 < c /\ forall t j r, j < micro -> ok r -> length (local t j r) = c.
+(** Every rank holds equally many tokens of a loss in every microbatch of every step. *)
+Definition equal_counts : Prop := exists c : nat -> nat, forall n, n <= further p -> 0 < c n /\
+  forall t j r, j < micro -> ok r -> length (mine n t j r) = c n.
 
 Definition correct_in : Prop := (equal p = true -> equal_counts) -> 0 < micro -> forall (stops : nat -> bool) (t :
   nat),

@@ -18,11 +18,17 @@ Class world := {
   size : nat -> nat; size_pos : forall a, 0 < size a;
   E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat; matrix_of : E -> nat;
   own : nat -> nat -> E -> nat; own_ok : forall s a i, own s a i < size a;
-  (* the batch of every step and microbatch, and at which coordinate of an axis a token stands *)
-  X : Type; micro : nat; batch : nat -> nat -> list X; home : X -> nat -> nat; home_ok : forall x a, home x a <
+  (* the batch of every step and microbatch, and at which coordinate of an axis a token stands; whose loss it is of: a
+     token that several losses have is there for each *)
+  X : Type; micro : nat; batch : nat -> nat -> list X; loss_of : X -> nat; home : X -> nat -> nat;
+    home_ok : forall x a, home x a <
     size a;
   (* numbers: a ring in which every number of things other than none has an inverse *)
   K : CRing; share : nat -> K; share_ok : forall n, n <> 0 -> (of_nat n * share n)%ring = 1%ring;
+  (* the larger of two magnitudes *)
+  larger : K -> K -> K; larger_sym : forall a b, larger a b = larger b a;
+  larger_of_three : forall a b c, larger a (larger b c) = larger (larger a b) c;
+  larger_same : forall a, larger a a = a; larger_zero : forall a, larger 0%ring a = a;
   (* the model: units with any number of instances; A flows forward, B backward, T are the states' values *)
   T : Type; A : Type; B : Type; layers : nat -> nat;
   first_weight : E -> T; first_moments : E -> T;
@@ -45,5 +51,5 @@ Class world := {
   (* what nothing defined: any numbers, others at every event *)
   junk : nat -> rank -> E -> T + K; junk_stream : nat -> rank -> nat; junk_norm : nat -> nat -> rank -> K; junk_flag
     : nat -> nat -> rank -> bool;
-  junk_scale : rank -> K; junk_tally : nat -> rank -> nat; junk_flow : rank -> X -> B
+  junk_scale : nat -> rank -> K; junk_tally : nat -> nat -> rank -> nat; junk_flow : rank -> X -> B
 }.

@@ -9,7 +9,7 @@ From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra Scaling Norms.
-From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Facts Counting.
 From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
 From Placealg.kernel Require Import Units.
@@ -21,8 +21,9 @@ Open Scope nat_scope.
 Section Sound.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
-Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
+Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
+  length (mine p n t j r) = count_ n.
 Hypothesis well : well_formed p = true.
 
 Notation fits := (fits p count_).
@@ -151,7 +152,7 @@ Proof.
       * congruence.
       * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
   - intros back c carries. destruct (D back c carries) as [l L].
-    pose proof (of_counts _ _ _ _ (bt_glob _ _ _ _ _ _ always) c true) as here. cbn [quiet counts] in here.
+    pose proof (of_counts _ _ _ _ _ (bt_glob _ _ _ _ _ _ always) c true) as here. cbn [quiet counts] in here.
     rewrite L in here. split.
     + specialize (here (fun _ => 0) ltac:(intros a; apply size_pos)). replace (at_first l (fun _ => 0)) with true in
       here;
@@ -164,9 +165,13 @@ End Sound.
 Theorem check_sound : forall p, check p = true -> correct p.
 Proof.
   intros p yes w counts_ micro_pos.
-  assert (count_ : exists c, 0 < c /\ (equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) =
-    c)).
-  { destruct (equal p); [destruct (counts_ eq_refl) as [c [c_pos same]]; now exists c|exists 1; split; [lia|easy]]. }
+  assert (count_ : exists c : nat -> nat, (forall n, 0 < c n) /\ (equal p = true -> forall n t j r, n <= further p ->
+    j < micro -> ok r -> length (mine p n t j r) = c n)).
+  { destruct (equal p) eqn:same; [|exists (fun _ => 1); split; [lia|easy]].
+    destruct (counts_ eq_refl) as [c all]. exists (fun n => if n <=? further p then c n else 1). split.
+    - intros n. destruct (n <=? further p) eqn:small; [|lia]. apply Nat.leb_le in small. now apply all.
+    - intros _ n t j r small here good. pose proof small as small'. apply Nat.leb_le in small'. rewrite small'.
+      now apply all. }
   destruct count_ as [c [c_pos same]]. apply (accepted_correct p c c_pos micro_pos same); [|exact yes].
   unfold check in yes. now apply andb_true_iff in yes.
 Qed.

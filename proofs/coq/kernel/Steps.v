@@ -9,7 +9,7 @@ From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
 From Placealg.kernel Require Import Algebra Scaling Norms.
-From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Facts Counting.
 From Placealg.kernel Require Import Counters.
 From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
@@ -22,8 +22,9 @@ Open Scope nat_scope.
 Section Sound.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
-Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
+Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
+  length (mine p n t j r) = count_ n.
 Hypothesis well : well_formed p = true.
 
 Notation fits := (fits p count_).
@@ -42,7 +43,8 @@ Proof.
     []
     (clock m)).
   assert (B0 : between t 0 (refreshed f) m0).
-  { destruct known as [a b c d e1 e2 e3 e4]. split; cbn; try easy. now destruct a; split. }
+  { destruct known as [a b c d e1 e2 e3 e5 e4]. split; cbn; try easy; try (now intros [|]).
+    destruct a; split; try easy. intros n un no. exact (no_looks _ _ _ no _). }
   destruct (well_parts p well) as [_ [_ [_ [prep [_ [out _]]]]]].
   destruct (blocks t 0 false Early ltac:(easy) I _ _ _ prep B0) as [B1 L1].
   destruct (after_loop p _) as [h|] eqn:loop; [|easy]. injection found as <-.
@@ -68,8 +70,8 @@ Qed.
 
 Lemma turned_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between (S t) 0 (turned p f) m.
 Proof.
-  intros [a b c d e1 e2 e3 e4]. split; cbn [turned slots kepts acts cots factor norms counts fine]; try
-    easy.
+  intros [a b c d e1 e2 e3 e5 e4]. split; cbn [turned slots kepts acts cots factor norms counts fine];
+    try easy; try (now intros [|]).
   - destruct a as [A B C Y Z]. split; cbn [turned norms counts].
     + intros k disk. pose proof (A k disk) as here.
       assert (told (on_counts (fun n _ => match n with Ticks true l o => Ticks false l o | Unheld => Unheld
@@ -78,7 +80,7 @@ Proof.
       destruct (told (counts f) k disk) as [| |[] l o]; try easy.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
-    + easy.
+    + intros n un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - rewrite length_zip; [easy|]. easy.
   - now rewrite map_length.
@@ -103,12 +105,14 @@ Qed.
 
 Lemma save_ok (t : nat) (f : facts) (m : memory) : between t 0 f m -> between t 0 (after_save p f) (saved p t m).
 Proof.
-  intros [a b c d e1 e2 e3 e4]. unfold after_save, saved.
+  intros [a b c d e1 e2 e3 e5 e4]. unfold after_save, saved.
   destruct (well_parts p well) as [_ [_ [_ [_ [_ [_ [good _]]]]]]].
   apply (quiet_between p count_). apply (blocks t 0 false Early ltac:(easy) I); [easy|].
-  split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
+  split; cbn [slots kepts acts cots factor norms counts fine];
+    try easy; try (now intros [|]).
   - destruct a as [A B C Y Z]. split; cbn [norms counts count partial]; try easy.
     + intros k []; [now destruct k|]. pose proof (A k false) as here. now destruct k.
+    + intros n un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
@@ -118,12 +122,13 @@ Qed.
 
 Lemma off_ok (t : nat) (f : facts) (m : memory) : between t 0 f m -> between t 0 (after_off f) (off m).
 Proof.
-  intros [a b c d e1 e2 e3 e4]. split; cbn [after_off slots kepts acts cots factor norms counts fine]; try easy.
+  intros [a b c d e1 e2 e3 e5 e4]. split; cbn [after_off slots kepts acts cots factor norms counts fine];
+    try easy; try (now intros [|]).
   - destruct a as [A B C Y Z]. split; cbn [after_off off norms counts count partial].
     + intros k []; [|now destruct k]. pose proof (A k true) as here. now destruct k.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
-    + easy.
+    + intros n un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
@@ -149,18 +154,19 @@ Proof.
   unfold holds_between. intros never len both known. apply andb_true_iff in both. destruct both as [stay back].
   pose proof (save_ok t f m known) as S1. destruct stop.
   - destruct (resumes p); [|now specialize (never eq_refl)].
-    eapply (entails_facts_ok p count_ count_pos micro_pos); [easy|exact back|]. now apply resume_ok.
-  - eapply (entails_facts_ok p count_ count_pos micro_pos); [easy|exact stay|easy].
+    eapply (entails_facts_ok p count_ micro_pos); [easy|exact back|]. now apply resume_ok.
+  - eapply (entails_facts_ok p count_ micro_pos); [easy|exact stay|easy].
 Qed.
 
 Lemma power_on_ok : between 0 0 (at_power_on p) (power_on p).
 Proof.
-  split; cbn [at_power_on slots kepts acts cots factor norms counts fine]; try easy.
+  split; cbn [at_power_on slots kepts acts cots factor norms counts fine];
+    try easy; try (now intros [|]).
   - split; cbn [at_power_on norms counts].
     + intros k disk. now destruct k, disk.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (groups p) g); easy.
-    + easy.
+    + intros n un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - now rewrite map_length.

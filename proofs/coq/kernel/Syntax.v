@@ -23,15 +23,16 @@ Record slot := At { what : value; on : tier }.
 Inductive clause := Owner (layout a : nat) | First (a : nat).
 Definition place := list clause.
 
-(** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of tokens in the microbatch, [Count] the
-    number that it has counted, [Scaling] what the loss scale multiplies by, [Padding] the size of shards that are all
+(** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of a loss's tokens in the microbatch,
+    [Count] the number of them that it has counted, [Scaling] what the loss scale multiplies by, [Padding] the size of
+    shards that are all
     as large as the largest, over what they hold; which shards of which group, is a number. *)
-Inductive symbol := Tokens | Count | Micro | Size (a : nat) | Scaling | Padding (shards : nat).
+Inductive symbol := Tokens (n : nat) | Count (n : nat) | Micro | Size (a : nat) | Scaling | Padding (shards : nat).
 Record ratio := Ratio { over : list symbol; under : list symbol }.
 
-(** How a reduction puts the parts of its ranks together: their sum or mean, divided behind it, or the sum of parts that
-    each rank has divided before. *)
-Inductive operator := Plain | Mean | Premultiplied.
+(** How a reduction puts the parts of its ranks together: their sum or mean, divided behind it, the sum of parts that
+    each rank has divided before, or the largest of them. *)
+Inductive operator := Plain | Mean | Premultiplied | Largest.
 
 (** What happens to one instance of one group, on all ranks at once; [x] is read, [y] is written. *)
 Inductive event :=
@@ -43,7 +44,7 @@ Inductive event :=
 | Keep (x : slot) (layout : nat) (along : list nat)    (* slice; free with axes *)
 | Free (x : slot) (q : place)                          (* free without axes *)
 | Zero (y : slot) (q : place)
-| Accumulate (x y : slot) (q : place)
+| Accumulate (x y : slot) (larger : bool) (q : place)    (* the sum, or the larger of the two *)
 | Scale (y : slot) (k : ratio) (q : place)
 | Reduce (y : slot) (along : list nat) (by_ : operator) (to : option nat) (k : ratio)  (* to owners under a layout *)
 | Clip (y : slot) (q : place)
@@ -63,14 +64,14 @@ Inductive tick := Start | Advance | Store | Load.
 
 Inductive block :=
 | Each (u : nat) (reversed : bool) (body : list instr)  (* the loop over a unit's instances *)
-| Loss (k : ratio)                                      (* loss.compute *)
-| ScaleLoss (k : ratio)                                 (* loss.scale *)
+| Loss (n : nat) (k : ratio)                            (* loss.compute, of loss n *)
+| ScaleLoss (n : nat) (k : ratio)                       (* loss.scale *)
 | Norm (g : nat) (x : slot) (q : place)                 (* the partial norm of every instance of a group *)
 | NormSum (along : list nat)                            (* norm.all_reduce *)
 | Look (g : nat) (x : slot) (q : place)                 (* skip.compute: the flag of every instance of a group *)
 | LookMax (along : list nat)                            (* skip.all_reduce, op max *)
-| CountTokens                                           (* count.compute, in prepare *)
-| CountSum (along : list nat)                           (* count.all_reduce *)
+| CountTokens (n : nat)                                 (* count.compute, of loss n *)
+| CountSum (n : nat) (along : list nat)                 (* count.all_reduce *)
 | Tick (c : counter) (d : tick) (firsts : list nat)      (* at coordinate 0 of these axes *)
 | ShareTick (c : counter) (along : list nat)            (* broadcast, root 0 *)
 .
@@ -78,9 +79,10 @@ Inductive block :=
 (** Where the strategy says that an average of the weights rests, and on which tier, if a group has one. *)
 Inductive average_place := NoAverage | AverageAt (q : place) (k : tier).
 
-(** What moves a group: a gradient; nothing, so that it is frozen; or a statistic of the batch's tokens, weighed as
-    their gradients are, or summed. A statistic is neither clipped nor counted in the norm, and no flag looks at it. *)
-Inductive mover := Gradient | Nothing | MeanTaken | SumTaken.
+(** What moves a group: a gradient; nothing, so that it is frozen; or a statistic of the first loss's tokens, weighed as
+    their gradients are, or summed, or the largest of theirs. A statistic is neither clipped nor counted in the norm,
+    and no flag looks at it. *)
+Inductive mover := Gradient | Nothing | MeanTaken | SumTaken | MostTaken.
 
 (** A group of parameters: the units that use it, in forward order; where, and on which tier, the strategy says that it
     rests; the values of which the update of an element reads its whole matrix; what moves it; where its average
@@ -90,6 +92,7 @@ Record group := Group { sites : list nat; rests : place; lies : tier; whole_read
 Definition frozen (d : group) : bool := match moved d with Nothing => true | _ => false end.
 Definition graded (d : group) : bool := match moved d with Gradient => true | _ => false end.
 Definition summed (d : group) : bool := match moved d with SumTaken => true | _ => false end.
+Definition most (d : group) : bool := match moved d with MostTaken => true | _ => false end.
 
 (** How the reference weighs a token: by one over all tokens of the step; by one over those of its microbatch and over
     the number of microbatches; by 1. *)
@@ -101,10 +104,12 @@ Inductive ends := Alike | Apart (alone first last : list block).
 
 (** [repeated] says of every unit whether it stands in the loop over layers; [data] are the axes that split the batch;
     [clips] says whether the reference clips by the global norm; [skips] whether it leaves out a step in which a
-    gradient overflows; [scales] whether a loss scale is carried along; [equal] whether equal counts are assumed. The
-    rest is the program. *)
+    gradient overflows; [scales] whether a loss scale is carried along; [equal] whether equal counts are assumed;
+    [further] how many losses there are besides the first, each with tokens of its own; [counts_each] whether tokens are
+    counted in every microbatch by itself. The rest is the program. *)
 Record program := Program {
   axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; skips : bool; scales : bool;
+  further : nat; counts_each : bool;
   repeated : list bool;
   groups : list group;
   init : list block; prepare : list block; inside : list block; at_ends : ends; outside : list block;

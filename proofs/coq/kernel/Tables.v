@@ -54,12 +54,14 @@ Proof.
   destruct all as [_ all]. now rewrite (IH m).
 Qed.
 
-Lemma tally_entail_ok (k l : counters) un : counts_entail k l = true -> tallied l = Some un -> tallied k = Some un.
+Lemma tally_entail_ok (k l : counters) n un : counts_entail k l = true -> nth n (tallied l) None = Some un ->
+  nth n (tallied k) None = Some un.
 Proof.
-  unfold counts_entail. intros all found. apply andb_true_iff in all. destruct all as [all _]. apply andb_true_iff in
-    all.
-  destruct all as [_ all]. rewrite found in all. destruct (tallied k) as [un'|]; [|easy]. cbn in all. now destruct
-    (nats_eq un' un) as [->|].
+  unfold counts_entail. intros all found. apply andb_true_iff in all. destruct all as [all _].
+  apply andb_true_iff in all. destruct all as [_ all].
+  destruct (lt_dec n (length (tallied l))) as [small|out]; [|now rewrite nth_overflow in found by lia].
+  pose proof (all2_nth _ _ _ n None all small) as one. rewrite found in one.
+  destruct (nth n (tallied k) None) as [un0|]; [|easy]. cbn in one. now destruct (nats_eq un0 un) as [->|].
 Qed.
 
 Lemma looked_entail_ok (k l : counters) n q : counts_entail k l = true -> nth n (looked l) None = Some q ->
@@ -71,5 +73,6 @@ Proof.
   destruct (nth n (looked k) None) as [q0|]; [|easy]. cbn in one. now destruct (place_eq q0 q) as [->|].
 Qed.
 
-Lemma no_looks {V : Type} (l : list V) n q : nth n (map (fun _ => @None place) l) None = Some q -> forall P : Prop, P.
+Lemma no_looks {V W : Type} (l : list V) n (q : W) : nth n (map (fun _ => @None W) l) None = Some q ->
+  forall P : Prop, P.
 Proof. revert n. induction l as [|x l IH]; intros [|n]; cbn; try easy. apply IH. Qed.

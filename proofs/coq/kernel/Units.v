@@ -2,14 +2,14 @@
 
     What it backs: the kernel.
 
-    Main statement: [body_ok]: behind the events of one instance, what the checker says of it is true. *)
+    Main statements: [on_ok], [forward_ok], [take_ok]; Backwards.v goes on. *)
 
 From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
-From Placealg.kernel Require Import Algebra Scaling.
-From Placealg.kernel Require Import Facts.
+From Placealg.kernel Require Import Algebra Scaling Maxima.
+From Placealg.kernel Require Import Facts Counting.
 From Placealg.kernel Require Import Globals.
 From Placealg.kernel Require Import Events.
 Open Scope nat_scope.
@@ -17,8 +17,9 @@ Open Scope nat_scope.
 Section Units.
 Context {w : world} (p : program).
 Add Ring K_ring : (laws K).
-Variables (count_ : nat) (count_pos : 0 < count_) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall t j r, j < micro -> ok r -> length (local p t j r) = count_.
+Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
+Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
+  length (mine p n t j r) = count_ n.
 Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
 
 Notation val := (val p count_).
@@ -91,7 +92,7 @@ Hypothesis when_ : when_ok now j.
 Hypothesis inside : k < depth p u.
 
 Record inst (f : facts) (m : memory) : Prop := {
-  in_glob : glob t f m;
+  in_glob : glob t j f m;
   in_len : length (slots f) = length (groups p);
   in_units : length (kepts f) = length (repeated p);
   in_fit : forall i, used p u (group_of i) = true -> layer_of i = l ->
@@ -102,7 +103,7 @@ Record inst (f : facts) (m : memory) : Prop := {
   in_cot : cots f = Entered -> l = depth p u - 1 - k /\
     forall r x, ok r -> cot m r x = ref_cot p t (weights_at p t) x u k;
   in_cotted : cots f = Left -> forall r x, ok r -> cot m r x = ref_cot p t (weights_at p t) x u (S k);
-  in_factor : forall c, factor f = Some c -> forall r, ok r -> scale m r = mean p count_ t c
+  in_factor : forall n c, nth n (factor f) None = Some c -> forall r, ok r -> scale m n r = mean p count_ t j c
 }.
 
 Lemma seen_ok (f : facts) (m : memory) (r : rank) (i : E) : inst f m -> weights_right p u f = true -> ok r ->
@@ -140,7 +141,8 @@ Definition goes (f f' : facts) (m m' : memory) : Prop :=
   (forall u', u' <> u -> nth u' (kepts f') false = nth u' (kepts f) false).
 
 Lemma glob_same (f f' : facts) (m m' : memory) : norms f' = norms f -> counts f' = counts f ->
-  partial m' = partial m -> count m' = count m -> tally m' = tally m /\ flag m' = flag m -> glob t f m -> glob t f' m'.
+  partial m' = partial m -> count m' = count m -> tally m' = tally m /\ flag m' = flag m -> glob t j f m ->
+    glob t j f' m'.
 Proof. intros A B C D [E1 F1] [a b c d e]. split; rewrite ?A, ?B, ?C, ?D, ?E1, ?F1; easy. Qed.
 
 Lemma on_ok (f : facts) (m : memory) (g : nat) (e : event) : g < length (groups p) -> used p u g = true -> inst f m ->
@@ -189,7 +191,7 @@ Proof.
   { intros all r good. unfold right in all. apply andb_true_iff in all. destruct all as [all here].
     apply andb_true_iff in all. destruct all as [see cur].
     destruct (acts f) eqn:flow; try easy. destruct (in_act _ _ known flow) as [same flows].
-    split; [exact (current_ok p t Stream f m r (in_glob _ _ known) cur good)|]. split; [now apply (view_ok f)|].
+    split; [exact (current_ok p t j Stream f m r (in_glob _ _ known) cur good)|]. split; [now apply (view_ok f)|].
     split; [easy|]. intros x; now apply flows. }
   split; [|repeat split]; cbn [slots kepts acts cots factor norms counts fine]; try easy.
   - pose proof known as [a b b' c d e1 e2 f1 f2 h]. split; cbn [slots kepts acts cots factor norms counts fine].
@@ -221,11 +223,18 @@ Proof.
   rewrite map_nth with (d := 0). now rewrite seq_nth.
 Qed.
 
+Lemma coef_same (n : ratio) (x : nat * X) : coef p count_ t (map (fun _ => n) (losses p)) x = mean p count_ t (fst x) n.
+Proof.
+  unfold coef. rewrite nth_error_map. pose proof (its_loss_small p (snd x)) as small.
+  destruct (nth_error (losses p) _) as [y|] eqn:found; [easy|]. apply nth_error_None in found.
+  unfold losses in found. rewrite seq_length in found. lia.
+Qed.
+
 Lemma take_ok (f : facts) (m : memory) (g : nat) (n : ratio) : g < length (groups p) -> used p u g = true -> inst f m ->
   goes f (after_instr p start now u f (Take g n)) m (at_instr p t j u l m (Take g n)).
 Proof.
   intros small use known. cbn [after_instr at_instr].
-  set (right := nth u (kepts f) false && _ && _).
+  set (right := nth u (kepts f) false && _).
   set (m' := at_take p t j u l g n m).
   pose proof known as [a b b' c d e1 e2 f1 f2 h].
   split; [|repeat split]; cbn [with_slots slots kepts acts cots factor norms counts fine]; try easy.
@@ -233,167 +242,51 @@ Proof.
     + now apply (glob_same f _ m).
     + now rewrite length_put_at.
     + intros i use' layer. unfold nth_table at 1. rewrite nth_put_at.
-      destruct (group_of i =? g) eqn:mine; cbn [andb].
-      * pose proof mine as same. apply Nat.eqb_eq in same.
+      destruct (group_of i =? g) eqn:mine_; cbn [andb].
+      * pose proof mine_ as same. apply Nat.eqb_eq in same.
         replace (g <? length (slots f)) with true by (symmetry; apply Nat.ltb_lt; lia).
-        apply fits_write; [now rewrite mine, layer, Nat.eqb_refl|rewrite <- same; now apply c|].
-        destruct right eqn:all; [|easy]. unfold right in all. apply andb_true_iff in all. destruct all as [all said].
+        apply fits_write; [now rewrite mine_, layer, Nat.eqb_refl|rewrite <- same; now apply c|].
+        destruct right eqn:all; [|easy]. destruct (said p now f Now n) as [k'|] eqn:is; [|easy]. unfold right in all.
         apply andb_true_iff in all. destruct all as [kept_ no]. apply negb_true_iff in no.
         change (graded_at p g) with (by_gradient p g) in no.
-        intros r good. cbn [sat forallb]. cbn beta.
-        destruct (d kept_ r good) as [v [V W]]. rewrite V. cbn [Facts.val co un pt from covered].
-        rewrite times_ok, mean_one by easy.
-        rewrite (ratio_ok p count_ counts_equal t j now f m r n) by (easy || now apply spoken_ok).
-        apply f_equal, f_equal. unfold given; cbn [sum_list].
-        transitivity (mean p count_ t n * sum_list (local p t j r)
-          (fun x => statistic u l x (t, ref_view p (weights_at p t) u l, v x) i))%ring; [ring|].
-        transitivity (mean p count_ t n * partial_sum (batch t j) (data p)
-          (fun x => (contribution p t (weights_at p t) u (layer_of i) x i + 0)%ring) r)%ring; [|ring].
-        f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext; intros x _.
-        destruct (near (data p) r x); [|easy]. unfold contribution. rewrite same, no, layer. unfold ref_kept.
-        rewrite W. ring.
-      * apply (fits_same _ _ t j _ m); [|now apply c]. intros x r. cbn [held m' at_take write]. rewrite mine.
+        assert (says : forall r, ok r -> ratio_of p m t j r n = mean p count_ t j k').
+        { intros r good. apply (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j j now f Now m);
+            easy || now apply spoken_ok. }
+        assert (one_ : forall r, ok r -> exists v, kept m u l r = Some (t, ref_view p (weights_at p t) u l, v) /\
+          forall x, (if its_loss p x =? 0 then statistic u l x (t, ref_view p (weights_at p t) u l, v x) i else
+            0%ring) =
+            given p t [u] x i).
+        { intros r good. destruct (d kept_ r good) as [v [V W]]. exists v. split; [exact V|]. intros x.
+          unfold given, contribution; cbn [sum_list]. rewrite same, no, layer. unfold ref_kept. rewrite W.
+          destruct (its_loss p x =? 0); ring. }
+        change (most_at p g) with (takes_most p g).
+        destruct (takes_most p g) eqn:most_.
+        -- destruct (ratio_eq k' one) as [->|]; [|easy]. intros r good. cbn [sat forallb]. cbn beta.
+           destruct (one_ r good) as [v [V W]]. rewrite V, says, mean_one by easy.
+           cbn [Facts.val how un pt from covered].
+           unfold join. apply f_equal, f_equal. unfold partial_most, items, mine, of_loss.
+           rewrite greatest_map, !greatest_filter.
+           transitivity (greatest (batch t j) (fun x => if near (data p) r x then given p t [u] x i else 0%ring));
+             [|now apply greatest_ext].
+           transitivity (greatest (batch t j) (fun x => if its_loss p x =? 0 then if near (data p) r x then
+             statistic u l x (t, ref_view p (weights_at p t) u l, v x) i else 0%ring else 0%ring)); [ring|].
+           apply greatest_ext; intros x _. rewrite <- W. now destruct (near (data p) r x), (its_loss p x =? 0).
+        -- intros r good. cbn [sat forallb]. cbn beta. destruct (one_ r good) as [v [V W]]. rewrite V, says by easy.
+           cbn [Facts.val how un pt from covered]. unfold join. apply f_equal, f_equal.
+           unfold partial_sum, items, mine, of_loss. rewrite sum_list_map, !sum_filter.
+           transitivity (mean p count_ t j k' * sum_list (batch t j) (fun x => if its_loss p x =? 0 then
+             if near (data p) r x then statistic u l x (t, ref_view p (weights_at p t) u l, v x) i else 0 else 0))%ring;
+             [ring|].
+           rewrite <- sum_list_times. apply sum_list_ext; intros x _. rewrite coef_same. cbn [fst snd].
+           rewrite <- W. destruct (near (data p) r x), (its_loss p x =? 0); ring.
+      * apply (fits_same _ _ t j _ m); [|now apply c]. intros x r. cbn [held m' at_take write]. rewrite mine_.
         cbn [andb]. now rewrite andb_false_r.
   - intros y r i out. cbn [held m' at_take write].
-    destruct ((group_of i =? g) && (layer_of i =? l)) eqn:mine; [|now rewrite andb_false_r].
-    apply andb_true_iff in mine. destruct mine as [mine layer]. apply Nat.eqb_eq in mine. rewrite mine, use, layer in
-      out. easy.
-  - intros g' out. unfold nth_table. rewrite nth_put_at. destruct (g' =? g) eqn:mine; [|easy].
-    apply Nat.eqb_eq in mine. congruence.
-Qed.
-
-Lemma backward_ok (own : list ratio) (f : facts) (m : memory) : u < units p -> inst f m ->
-  goes f (after_instr p start now u f (Backward own)) m (at_instr p t j u l m (Backward own)).
-Proof.
-  intros small known. cbn [after_instr at_instr].
-  set (seen := weights_right p u f). set (right := seen && _ && _ && _).
-  set (y := At Grad Device). set (m' := at_backward p t j u l own m).
-  assert (same_ : right = true -> forall r, ok r -> forallb (fun k => if number_dec (ratio_of p m t j r k) (scale m r)
-    then true else false) own = true).
-  { intros all r good. unfold right in all. repeat (apply andb_true_iff in all; destruct all as [all ?]).
-    unfold own_right in *. rewrite forallb_forall in *. intros n inside_. specialize (H1 n inside_).
-    destruct (factor f) as [s|] eqn:found; [|easy]. apply andb_true_iff in H1. destruct H1 as [said same].
-    destruct (ratio_eq (times n one) s) as [<-|]; [|easy]. destruct (number_dec _ _) as [|apart_]; [easy|].
-    exfalso. apply apart_. rewrite (in_factor _ _ known _ found r good), times_ok, mean_one by easy.
-    rewrite (ratio_ok p count_ counts_equal t j now f m r n) by (easy || apply spoken_ok, known). ring. }
-  assert (yes : right = true -> forall r, ok r ->
-     view p m u l r = ref_view p (weights_at p t) u l /\ kept_right t u l m r /\
-     l = depth p u - 1 - k /\ forall x, cot m r x = ref_cot p t (weights_at p t) x u k).
-  { intros all r good. unfold right in all. apply andb_true_iff in all. destruct all as [all here].
-    apply andb_true_iff in all. destruct all as [see kept_]. apply andb_true_iff in see. destruct see as [see _].
-    destruct (cots f) eqn:flow; try easy. destruct (in_cot _ _ known flow) as [same flows].
-    split; [now apply (view_ok f)|]. split; [now apply (in_kept _ _ known)|].
-    split; [easy|]. intros x; now apply flows. }
-  assert (late : l = depth p u - 1 - k -> depth p u - 1 - l = k) by lia.
-  split; [|repeat split]; cbn [slots kepts acts cots factor norms counts fine]; try easy.
-  - pose proof known as [a b b' c d e1 e2 f1 f2 h]. split; cbn [slots kepts acts cots factor norms counts fine].
-    + now apply (glob_same f _ m).
-    + unfold group_numbers. now rewrite map_length, seq_length.
-    + easy.
-    + intros i use layer. rewrite nth_table_map by now apply (used_small u).
-      change (uses p u (group_of i)) with (used p u (group_of i)). rewrite use.
-      change (graded_at p (group_of i)) with (by_gradient p (group_of i)). cbn [andb].
-      destruct (by_gradient p (group_of i)) eqn:learns.
-      2: { apply (fits_same _ _ t j _ m); [|now apply c]. intros x r. cbn [held m' at_backward].
-           now rewrite learns, !andb_false_r. }
-      eapply fits_set; [|now apply c|].
-      { intros x r. cbn [held m' at_backward]. rewrite use, layer, learns, Nat.eqb_refl. cbn [andb]. rewrite
-        andb_true_r.
-        reflexivity. }
-      unfold deposited. destruct right eqn:all; [|easy]. destruct (factor f) as [s|] eqn:sc; [|easy].
-      assert (found : forall r, ok r -> exists v, kept m u l r = Some v /\
-        (scale m r * sum_list (local p t j r) (fun x => gamma u l x
-           (let from := match v with (n, s, a) => (n, s, a x) end in from) (view p m u l r) (cot m r x) i))%ring
-        = (mean p count_ t s * partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i)
-          r)%ring).
-      { intros r good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]]. eexists; split; [exact B1|].
-        rewrite (h s eq_refl r good). f_equal. unfold partial_sum, local. rewrite sum_filter. apply sum_list_ext;
-          intros x _.
-        destruct (near (data p) r x); [|easy]. unfold contribution, ref_kept. rewrite learns. cbn zeta.
-        now rewrite A, B2, D, late. }
-      destruct (last (sites_at p (group_of i)) 0 =? u) eqn:first.
-      * intros r good. cbn [sat forallb]. change (sites_at p) with (sites_of p) in first. cbn beta.
-        rewrite first, (same_ eq_refl r good). destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1.
-        cbn [Facts.val co un pt from covered]. apply f_equal, f_equal. cbn zeta in B2. unfold given; cbn [sum_list].
-        transitivity (scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot
-          m r x) i))%ring.
-        { reflexivity. }
-        rewrite B2. f_equal. unfold partial_sum. apply sum_list_ext; intros x _. destruct (near (data p) r x);
-          [|easy].
-        rewrite layer. ring.
-      * pose proof (c i use layer y) as old. fold y.
-        destruct (get (nth_table (slots f) (group_of i)) y) as [| |[| | |s0| |] [|] o]; try easy.
-        destruct (terms_eq s0 _) as [same|]; [|easy].
-        intros r good. cbn [sat forallb]. change (sites_at p) with (sites_of p) in first. cbn beta.
-        specialize (old r good). cbn [sat forallb] in old. cbn beta in old.
-        rewrite first, (same_ eq_refl r good). destruct (found r good) as [[[n s'] v] [B1 B2]]. rewrite B1, old.
-        cbn [Facts.val].
-        rewrite same. cbn [co un pt from covered].
-        apply f_equal, f_equal. cbn zeta in B2.
-        transitivity (mean p count_ t s * partial_sum (batch t j) (data p) (fun x => given p t (from s0) x i) r +
-          scale m r * sum_list (local p t j r) (fun x => gamma u l x (n, s', v x) (view p m u l r) (cot m r x)
-            i))%ring;
-          [reflexivity|].
-        rewrite B2. transitivity (mean p count_ t s * (partial_sum (batch t j) (data p) (fun x => given p t (from s0) x
-          i) r +
-          partial_sum (batch t j) (data p) (fun x => contribution p t (weights_at p t) u l x i) r))%ring; [ring|].
-        f_equal. unfold partial_sum. rewrite <- sum_list_plus. apply sum_list_ext; intros x _.
-        destruct (near (data p) r x); [|ring]. unfold given; cbn [sum_list]. rewrite layer. ring.
-    + intros all r good. destruct (d all r good) as [v V]. now exists v.
-    + exact e1.
-    + exact e2.
-    + destruct right; easy.
-    + destruct right eqn:all; [|easy]. intros _ r x good. destruct (yes eq_refl r good) as [A [[v [B1 B2]] [C D]]].
-      cbn [cot m' at_backward]. rewrite (same_ eq_refl r good), A, B1, B2, D. unfold ref_cot. cbn [iter].
-      unfold ref_back at 2. unfold ref_kept.
-      now rewrite <- C.
-    + easy.
-  - intros y' r i out. cbn [held m' at_backward]. rewrite out. cbn [andb]. now rewrite andb_false_r.
-  - now apply andb_true_iff in H.
-  - apply andb_true_iff in H. destruct H as [_ see]. now apply (logged f m).
-  - intros g out. destruct (lt_dec g (length (groups p))) as [in_|out'].
-    + rewrite nth_table_map by easy. change (uses p u g) with (used p u g). now rewrite out.
-    + unfold nth_table. rewrite !nth_overflow; [easy| |].
-      * pose proof (in_len _ _ known). lia.
-      * unfold group_numbers. rewrite map_length, seq_length. lia.
-Qed.
-
-Lemma goes_trans f f' f'' m m' m'' : goes f f' m m' -> goes f' f'' m' m'' -> goes f f'' m m''.
-Proof.
-  intros [a [b [c [d [e [g [h i]]]]]]] [a' [b' [c' [d' [e' [g' [h' i']]]]]]].
-  split; [easy|]. split; [eapply frame_trans; eassumption|]. split.
-  - intros fine_. destruct (c' fine_) as [F L]. destruct (c F) as [F' L']. auto.
-  - repeat split; try congruence; intros; [rewrite h', h|rewrite i', i]; easy.
-Qed.
-
-Lemma body_ok (body : list instr) (f : facts) (m : memory) : u < units p -> forallb (good_instr p u) body = true ->
-  inst f m ->
-  goes f (fold_left (after_instr p start now u) body f) m (fold_left (at_instr p t j u l) body m).
-Proof.
-  intros small. revert f m; induction body as [|e body IH]; intros f m good known.
-  - cbn. split; [easy|]. split; [apply frame_refl|]. easy.
-  - cbn [fold_left]. cbn [forallb] in good. apply andb_true_iff in good. destruct good as [this rest].
-    assert (step : goes f (after_instr p start now u f e) m (at_instr p t j u l m e)).
-    { destruct e as [g e| |own|g n]; [|now apply forward_ok|now apply backward_ok|];
-        cbn [good_instr] in this; apply andb_true_iff in this; destruct this as [in_ use]; apply Nat.ltb_lt in in_;
-        [now apply on_ok|now apply take_ok]. }
-    eapply goes_trans; [exact step|]. apply IH; [easy|]. apply step.
-Qed.
-
-(** Without a forward activations stay, without a backward what flows back stays. *)
-Lemma body_act (body : list instr) (m : memory) : has_forward body = false ->
-  act (fold_left (at_instr p t j u l) body m) = act m.
-Proof.
-  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_forward in *.
-  cbn [existsb] in none. apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy.
-  destruct e as [g e| |own|g n]; try easy. apply event_frame.
-Qed.
-Lemma body_cot (body : list instr) (m : memory) : has_backward body = false ->
-  cot (fold_left (at_instr p t j u l) body m) = cot m.
-Proof.
-  revert m; induction body as [|e body IH]; intros m none; [easy|]. cbn [fold_left]. unfold has_backward in *.
-  cbn [existsb] in none. apply orb_false_iff in none. destruct none as [this rest]. rewrite IH by easy.
-  destruct e as [g e| |own|g n]; try easy. apply event_frame.
+    destruct ((group_of i =? g) && (layer_of i =? l)) eqn:mine_; [|now rewrite andb_false_r].
+    apply andb_true_iff in mine_. destruct mine_ as [mine_ layer]. apply Nat.eqb_eq in mine_.
+    rewrite mine_, use, layer in out. easy.
+  - intros g' out. unfold nth_table. rewrite nth_put_at. destruct (g' =? g) eqn:mine_; [|easy].
+    apply Nat.eqb_eq in mine_. congruence.
 Qed.
 End Instance.
 End Units.

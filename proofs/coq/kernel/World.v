@@ -15,7 +15,7 @@ From Placealg Require Import Rationals.
 From Placealg.kernel Require Import Semantics.
 From Placealg.kernel Require Import Check.
 From Placealg.kernel Require Import Decide.
-From Placealg.kernel Require Import Algebra Scaling Norms.
+From Placealg.kernel Require Import Algebra Scaling Norms Facts Counting.
 Open Scope nat_scope.
 
 Lemma of_nat_is (n : nat) : of_nat n = Q2Qc (inject_Z (Z.of_nat n)) :> Rational.
@@ -37,22 +37,52 @@ Definition number_ (n : nat) : Qc := Q2Qc (inject_Z (Z.of_nat n)).
 
 Lemma scaled_back (n : nat) : ((number_ (2 + n) : Rational) * one_over (2 + n))%ring = 1%ring :> Rational.
 Proof. unfold number_. rewrite <- of_nat_is. apply one_over_ok. lia. Qed.
+
+(** The larger of two numbers, of which 0 is the least. *)
+Definition larger_ (x y : Qc) : Qc :=
+  if Qc_eq_dec x 0 then y else if Qc_eq_dec y 0 then x else if Qclt_le_dec x y then y else x.
+
+(** Cases by what is compared, inner comparisons first. *)
+Ltac plain x := lazymatch x with context [if _ then _ else _] => fail | _ => idtac end.
+Ltac by_order := intros; unfold larger_; repeat match goal with
+  | |- context [Qc_eq_dec ?x ?y] => plain x; plain y; destruct (Qc_eq_dec x y)
+  | |- context [Qclt_le_dec ?x ?y] => plain x; plain y; destruct (Qclt_le_dec x y) end; subst; try congruence.
+
+Ltac below := first [assumption | apply Qclt_le_weak; assumption].
+Ltac ordered := apply Qcle_antisym;
+  match goal with |- (?x <= ?y)%Qc => first [below | match goal with v : _ |- _ => apply (Qcle_trans x v y);
+    below end] end.
+
+Lemma larger_sym_ (a b : Rational) : larger_ a b = larger_ b a :> Rational.
+Proof. by_order; ordered. Qed.
+Lemma larger_same_ (a : Rational) : larger_ a a = a :> Rational.
+Proof. now by_order. Qed.
+Lemma larger_zero_ (a : Rational) : larger_ (zero : Rational) a = a :> Rational.
+Proof. unfold larger_. destruct (Qc_eq_dec _ _) as [|apart]; [reflexivity|]. exfalso. now apply apart. Qed.
+Lemma larger_of_three_ (a b c : Rational) : larger_ a (larger_ b c) = larger_ (larger_ a b) c :> Rational.
+Proof. by_order; ordered. Qed.
 Definition total_of (l : list Qc) : Qc := fold_right Qcplus (number_ 0) l.
 
 Section World.
 Variables (p : program) (sizes : nat -> nat) (m : nat) (depths : nat -> nat) (width : nat).
 
-(** Elements are (group, instance, index); tokens are (step, microbatch, a rank of the data axes). *)
+(** Elements are (group, instance, index); tokens are (step, microbatch, a rank of the data axes, a loss). *)
 Definition at_index (a k : nat) : nat := k mod S (sizes a).
 Definition all_elements : list (nat * nat * nat) :=
   flat_map (fun g => flat_map (fun l => map (pair (g, l)) (seq 0 width)) (seq 0 (depths g))) (seq 0 (length (groups
     p))).
-Definition code (x : nat * nat * rank) : Qc :=
-  let '(t, j, r) := x in number_ (1 + 3 * t + 2 * j + fold_right (fun a n => (a + 1) * r a + 2 * n) 0 (data p)).
+Definition code (x : nat * nat * rank * nat) : Qc :=
+  let '(t, j, r, n) := x in number_ (1 + 3 * t + 2 * j + 5 * n + fold_right (fun a n => (a + 1) * r a + 2 * n) 0 (data
+    p)).
 
 Fixpoint ranks_of (along : list nat) (r : rank) : list rank :=
   match along with
   | [] => [r] | a :: l => flat_map (fun c => ranks_of l (put r a c)) (seq 0 (S (sizes a))) end.
+
+(** A token of each loss on each rank; one more of the first where equal counts are not assumed. *)
+Definition batch_of (t j : nat) : list (nat * nat * rank * nat) :=
+  flat_map (fun n => map (fun r => (t, j, r, n)) (ranks_of (data p) (fun _ => 0))) (seq 0 (S (further p))) ++
+  if equal p then [] else [(t, j, fun _ => 0, 0)].
 
 Definition telling : world.
 Proof.
@@ -60,9 +90,8 @@ Proof.
     size := fun a => S (sizes a); E := nat * nat * nat; elements := all_elements;
     group_of := fun i => fst (fst i); layer_of := fun i => snd (fst i);
     matrix_of := fun i => 0; own := fun s a i => at_index a (s + snd i);
-    X := nat * nat * rank; micro := S m; batch := fun t j => map (pair (t, j)) (ranks_of (data p) (fun _ => 0)) ++
-      if equal p then [] else [(t, j, fun _ => 0)];
-    home := fun x a => at_index a (snd x a); K := Rational; share := one_over; share_ok := one_over_ok;
+    X := nat * nat * rank * nat; micro := S m; batch := batch_of; loss_of := snd;
+    home := fun x a => at_index a (snd (fst x) a); K := Rational; share := one_over; share_ok := one_over_ok;
     T := Qc; A := Qc; B := Qc; layers := depths;
     first_weight := fun i => number_ (2 + snd i + fst (fst i)); first_moments := fun i => number_ (3 + snd i);
     input := code;
@@ -72,6 +101,8 @@ Proof.
     gamma := fun u l x k ws b i => (code x * number_ (1 + u) + total_of ws + b + snd k + number_ (snd i))%Qc;
     statistic := fun u l x k i => (code x * number_ (2 + u) + total_of (snd (fst k)) + snd k + number_ (snd i))%Qc;
     padding := fun n => number_ (2 + n); unpadding := fun n => one_over (2 + n); padding_ok := scaled_back;
+    larger := larger_; larger_sym := larger_sym_; larger_of_three := larger_of_three_; larger_same := larger_same_;
+    larger_zero := larger_zero_;
     scaling := fun n => number_ (2 + n); unscaling := fun n => one_over (2 + n); scaling_ok := scaled_back;
     grow := fun n out => if out then 0 else S n;
     measure := fun i k => (k * k)%Qc;
@@ -80,9 +111,8 @@ Proof.
       (total_of o + total_of g)%Qc);
     average := fun i a b => (number_ 3 * a + b)%Qc;
     junk := fun c r i => inl (number_ (1009 + 7 * c + r 0)); junk_stream := fun c r => 1013 + c;
-    junk_norm := fun c g r => number_ (1019 + c); junk_flag := fun c g r => true; junk_scale := fun r => number_
-      1021; junk_tally := fun c r => 1033
-      + c;
+    junk_norm := fun c g r => number_ (1019 + c); junk_flag := fun c g r => true; junk_scale := fun n r =>
+      number_ 1021; junk_tally := fun c n r => 1033 + c;
     junk_flow := fun r x => number_ 1031
   |}.
   - intros a; lia.
@@ -94,34 +124,38 @@ Lemma ranks_outside (along : list nat) (r r' : rank) (a : nat) : In r' (ranks_of
   r' a = r a.
 Proof. exact (@peers_outside telling along r r' a). Qed.
 
-Lemma one_rank (t j : nat) (along : list nat) (r0 r : rank) : once along = true -> (forall a, r a < S (sizes a)) ->
-  length (filter (fun x => forallb (fun a => r a =? at_index a (snd x a)) along) (map (pair (t, j)) (ranks_of along
+Lemma one_rank (t j n0 : nat) (along : list nat) (r0 r : rank) : once along = true -> (forall a, r a < S (sizes a)) ->
+  length (filter (fun x => forallb (fun a => r a =? at_index a (snd (fst x) a)) along) (map (fun r => (t, j, r, n0))
+    (ranks_of along
     r0))) = 1.
 Proof.
   intros once_ good. revert r0; induction along as [|a l IH]; intros r0; [easy|].
   cbn [once] in once_. apply andb_true_iff in once_. destruct once_ as [out rest]. apply negb_true_iff in out.
   cbn [ranks_of]. specialize (IH rest).
   assert (some : forall n s, s <= r a -> r a < s + n -> s + n <= S (sizes a) ->
-    length (filter (fun x => forallb (fun a => r a =? at_index a (snd x a)) (a :: l))
-      (map (pair (t, j)) (flat_map (fun c => ranks_of l (put r0 a c)) (seq s n)))) = 1).
-  { assert (piece : forall c, c < S (sizes a) -> length (filter (fun x : nat * nat * rank =>
-        forallb (fun a => r a =? at_index a (snd x a)) (a :: l)) (map (pair (t, j)) (ranks_of l (put r0 a c)))) =
+    length (filter (fun x => forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l))
+      (map (fun r => (t, j, r, n0)) (flat_map (fun c => ranks_of l (put r0 a c)) (seq s n)))) = 1).
+  { assert (piece : forall c, c < S (sizes a) -> length (filter (fun x : nat * nat * rank * nat =>
+        forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l)) (map (fun r => (t, j, r, n0)) (ranks_of l (put
+          r0 a c)))) =
         if r a =? c then 1 else 0).
     { intros c small.
-      assert (same : forall x, In x (map (pair (t, j)) (ranks_of l (put r0 a c))) ->
-        forallb (fun a => r a =? at_index a (snd x a)) (a :: l) =
-        (r a =? c) && forallb (fun a => r a =? at_index a (snd x a)) l).
-      { intros x inside. apply in_map_iff in inside. destruct inside as [r' [<- inside]]. cbn [forallb snd]. f_equal.
+      assert (same : forall x, In x (map (fun r => (t, j, r, n0)) (ranks_of l (put r0 a c))) ->
+        forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l) =
+        (r a =? c) && forallb (fun a => r a =? at_index a (snd (fst x) a)) l).
+      { intros x inside. apply in_map_iff in inside. destruct inside as [r' [<- inside]]. cbn [forallb fst snd].
+        f_equal.
         rewrite (ranks_outside _ _ _ _ inside out), put_same. unfold at_index. now rewrite Nat.mod_small. }
       rewrite (filter_ext_in _ _ _ same). destruct (r a =? c); cbn [andb]; [apply IH|].
-      clear same. induction (map (pair (t, j)) (ranks_of l (put r0 a c))) as [|y l' IHl]; [easy|exact IHl]. }
+      clear same. induction (map (fun r => (t, j, r, n0)) (ranks_of l (put r0 a c))) as [|y l' IHl]; [easy|exact IHl]. }
     induction n as [|n IHn]; intros s low high top; [lia|]. cbn [seq flat_map].
     rewrite map_app, filter_app, app_length, piece by lia.
     destruct (r a =? s) eqn:here.
     - apply Nat.eqb_eq in here.
-      assert (none : forall n' s', r a < s' -> s' + n' <= S (sizes a) -> length (filter (fun x : nat * nat * rank =>
-        forallb (fun a => r a =? at_index a (snd x a)) (a :: l))
-        (map (pair (t, j)) (flat_map (fun c => ranks_of l (put r0 a c)) (seq s' n')))) = 0).
+      assert (none : forall n' s', r a < s' -> s' + n' <= S (sizes a) -> length (filter (fun x : nat * nat * rank *
+        nat =>
+        forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l))
+        (map (fun r => (t, j, r, n0)) (flat_map (fun c => ranks_of l (put r0 a c)) (seq s' n')))) = 0).
       { induction n' as [|n' IHn']; intros s' past top'; [easy|]. cbn [seq flat_map].
         rewrite map_app, filter_app, app_length, piece by lia. rewrite IHn' by lia.
         replace (r a =? s') with false by (symmetry; apply Nat.eqb_neq; lia). easy. }
@@ -130,11 +164,36 @@ Proof.
   specialize (good a). apply some; lia.
 Qed.
 
+Lemma its_loss_is (x : nat * nat * rank * nat) (n : nat) : snd x = n -> n <= further p -> @its_loss telling p x = n.
+Proof. intros is small. unfold its_loss. cbn [loss_of telling]. rewrite is. apply Nat.leb_le in small.
+  now rewrite small. Qed.
+
 Theorem equal_counts_met : once (data p) = true -> equal p = true -> @equal_counts telling p.
 Proof.
-  intros once_ same. exists 1. split; [lia|]. intros t j r _ good. unfold local, near. cbn [batch telling].
-  rewrite same, app_nil_r.
-  exact (one_rank t j (data p) (fun _ => 0) r once_ good).
+  intros once_ same. exists (fun _ => 1). intros n small. split; [lia|]. intros t j r _ good. unfold mine, near.
+  cbn [batch telling]. unfold batch_of. rewrite same, app_nil_r. rewrite (@of_loss_flat telling p).
+  assert (all : forall k s, s + k <= S (further p) ->
+    length (filter (fun x => forallb (fun a => r a =? @home telling x a) (data p))
+      (flat_map (fun n' => @of_loss telling p n (map (fun r => (t, j, r, n')) (ranks_of (data p) (fun _ => 0))))
+        (seq s k))) = if (s <=? n) && (n <? s + k) then 1 else 0).
+  { induction k as [|k IH]; intros s top; cbn [seq flat_map].
+    - destruct (s <=? n) eqn:a, (n <? s + 0) eqn:b; try easy. apply Nat.leb_le in a. apply Nat.ltb_lt in b. lia.
+    - rewrite filter_app, app_length, IH by lia.
+      assert (one : @of_loss telling p n (map (fun r => (t, j, r, s)) (ranks_of (data p) (fun _ => 0))) =
+        if s =? n then map (fun r => (t, j, r, s)) (ranks_of (data p) (fun _ => 0)) else []).
+      { clear IH. unfold of_loss. induction (ranks_of (data p) (fun _ => 0)) as [|r' l IHl]; [now destruct (s =? n)|].
+        cbn [map filter]. rewrite (its_loss_is (t, j, r', s) s) by (easy || lia). rewrite IHl. now destruct (s =? n). }
+      rewrite one. destruct (s =? n) eqn:here.
+      + pose proof (one_rank t j s (data p) (fun _ => 0) r once_ good) as single.
+        match goal with |- length ?a + _ = _ => replace (length a) with 1 by (symmetry; exact single) end.
+        apply Nat.eqb_eq in here. subst. rewrite Nat.leb_refl.
+        replace (S n <=? n) with false by (symmetry; apply Nat.leb_gt; lia).
+        replace (n <? n + S k) with true by (symmetry; apply Nat.ltb_lt; lia). easy.
+      + apply Nat.eqb_neq in here. cbn [filter length Nat.add]. destruct (S s <=? n) eqn:a, (s <=? n) eqn:b;
+          rewrite ?Nat.add_succ_r; try easy; (apply Nat.leb_le in a || apply Nat.leb_gt in a);
+          (apply Nat.leb_le in b || apply Nat.leb_gt in b); lia. }
+  rewrite (all (S (further p)) 0) by lia. cbn [Nat.leb andb]. now replace (n <? 0 + S (further p)) with true
+    by (symmetry; apply Nat.ltb_lt; lia).
 Qed.
 
 (** ** Where the run differs *)

@@ -13,7 +13,7 @@ from conftest import run_placealg
 import placealg as pa
 from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
-from placealg.models.abstract import statistics
+from placealg.models.abstract import amax, statistics, two_losses
 from placealg.models.model import Model
 from placealg.prover.examine import examine
 from placealg.prover.kernel.checker import shipped, sources
@@ -131,11 +131,72 @@ def test_terms_of_a_router_start_as_the_loss_does(divisor: str, accepted: bool) 
     assert kernel(step, chosen, on).accepted is accepted
 
 
-@pytest.mark.parametrize("strategy", ["dp", "zero3"])
-def test_a_count_for_the_terms_alone_is_outside(strategy: str) -> None:
-    """It is m·tokens where all counts are equal, which the prover uses and the checker does not."""
-    found = asked(strategy, '[loss]\nterms = ["z"]\nterm_divisor = "count"', pa.moe())
-    assert found.accepted is None and found.reason.endswith("count/dp, where the loss is divided by no count")
+@pytest.mark.parametrize(("strategy", "axis"), [("dp", "dp"), ("zero3", "dp"), ("hsdp", "dp_shard")])
+def test_a_count_for_the_terms_alone_is_that_of_tokens(strategy: str, axis: str) -> None:
+    """Where all counts are equal, a count over some axes is a product; of other axes it is another one."""
+    terms = '[loss]\nterms = ["z"]\nterm_divisor = "count"'
+    assert asked(strategy, terms, pa.moe()).accepted is True
+    assert asked(strategy, f'{terms}\nterm_axes = ["{axis}"]', pa.moe()).accepted is True
+    assert asked(strategy, f"{terms}\nassume = []", pa.moe()).accepted is False
+
+
+COUNTS = {
+    "of some axes": ("hsdp", 'divisor = "count"\ncount_axes = ["dp_shard"]', True),
+    "of microbatches": ("dp", 'divisor = "count"\ncount_axes = ["microbatch"]', True),
+    "of one microbatch": ("zero1", 'divisor = "count"\ncount_axes = ["dp"]', True),
+    "of one microbatch, in means of microbatches": (
+        "zero1", 'divisor = "count"\ncount_axes = ["dp"]\nreference = "microbatch_mean"\nassume = []', True),
+    "of one microbatch, in a mean of tokens": ("zero1", 'divisor = "count"\ncount_axes = ["dp"]\nassume = []', False),
+    "of some axes, unequal": ("hsdp", 'divisor = "count"\ncount_axes = ["dp_shard"]\nassume = []', False),
+}
+
+
+@pytest.mark.parametrize("case", COUNTS)
+def test_counts_of_some_axes_or_of_one_microbatch(case: str) -> None:
+    base, table, accepted = COUNTS[case]
+    assert asked(base, f"[loss]\n{table}", pa.abstract()).accepted is accepted
+
+
+@pytest.mark.parametrize("strategy", FAMILY)
+@pytest.mark.parametrize("table", ["", '[loss]\npreset = "token_mean"'])
+def test_losses_of_tokens_of_their_own(strategy: str, table: str) -> None:
+    assert asked(strategy, table, two_losses()).accepted is True
+
+
+@pytest.mark.parametrize("changes", [
+    {"drop": "forward.ahead.compute"}, {"drop": "backward.ahead.scale"},
+    {"set": "forward.ahead.compute", "divisor": "m"}, {"set": "backward.ahead.scale", "divisor": "m*dp"},
+    {"move": "forward.ahead.compute", "before": "forward.layer.compute"},
+    {"move": "forward.ahead.compute", "after": "backward.layer.compute"}])
+def test_a_loss_that_is_not_the_reference_s(changes: dict[str, Any]) -> None:
+    chosen, on = pa.parse_strategy("zero1"), two_losses()
+    assert kernel(edit(pa.derive(chosen, on), **changes), chosen, on).accepted is False
+
+
+def test_losses_in_either_order() -> None:
+    chosen, on = pa.parse_strategy("zero1"), two_losses()
+    step = edit(pa.derive(chosen, on), move="forward.ahead.compute", before="forward.loss.compute")
+    assert kernel(step, chosen, on).accepted is True
+
+
+@pytest.mark.parametrize("strategy", FAMILY)
+def test_the_largest_over_tokens(strategy: str) -> None:
+    assert asked(strategy, "", amax()).accepted is True
+
+
+LARGEST, OVER = "backward.layer.amax.grad_sum.accumulate", "reduce.layer.amax.grad_sum.reduce[dp]"
+
+
+@pytest.mark.parametrize(("changes", "accepted"), [
+    ({"set": LARGEST, "op": "sum"}, False), ({"set": OVER, "op": "sum"}, False), ({"set": OVER, "op": "mean"}, False),
+    ({"drop": OVER}, False), ({"drop": LARGEST}, False), ({"set": OVER, "divisor": "dp"}, False),
+    ({"double": OVER}, True), ({"double": LARGEST}, True),
+    ({"set": "forward.layer.amax.grad.compute", "divisor": "m"}, False)])
+def test_a_largest_may_be_taken_twice_and_not_summed(changes: dict[str, Any], accepted: bool) -> None:
+    chosen, on = pa.parse_strategy("dp"), amax()
+    step = edit(pa.derive(chosen, on), **changes)
+    assert kernel(step, chosen, on).accepted is accepted
+    assert (overall(examine(step).verdicts)[0] == PROVED) is accepted
 
 
 @pytest.mark.parametrize("strategy", FAMILY)

@@ -10,7 +10,7 @@ import placealg as pa
 from placealg.arith import ONE
 from placealg.check.kernel import kernel
 from placealg.prover.examine import examine
-from placealg.prover.kernel.program import program_of
+from placealg.prover.kernel.program import FIELDS, program_of
 from placealg.prover.verdict import PROVED, REFUTED, overall
 from placealg.step.edit import edit
 from placealg.step.program import Step
@@ -51,7 +51,7 @@ def test_owners_of_two_layouts_do_not_meet(strategy: str) -> None:
 def test_what_rests_rests_under_its_layout() -> None:
     step = named(pa.derive(pa.zero3("dp"), pa.abstract()))
     term = program_of(step, {"layer.weight": (("dp",), "device")})
-    assert ("Group", [0], [("Owner", 1, 0)], "Device", [], "Gradient", "NoAverage") in term[9]
+    assert ("Group", [0], [("Owner", 1, 0)], "Device", [], "Gradient", "NoAverage") in term[1 + FIELDS.index("groups")]
 
 
 DIVISORS = {"padding": False, "1/padding": False, "m": False, "1": True}

@@ -11,7 +11,6 @@ import placealg as pa
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.models.abstract import amax, two_losses
-from placealg.models.model import Model
 from placealg.prover.kernel.program import FIELDS, Rests, program_of
 from placealg.prover.kernel.terms import coq_text
 from placealg.prover.kernel.whole_units import Outside, whole_units
@@ -38,11 +37,12 @@ REFUSED = {
         "update.layer.weight.norm", {"layout": "mine(dp)", "where": (Clause("dp"),)}, r"layout = mine(dp)"),
     "divisor": ("update.layer.weight.clip", {"divisor": Monomial.of("dp")}, "divisor = dp"),
     "a divisor of the counter": ("update.step.update", {"divisor": Monomial.of("dp")}, "divisor = dp"),
+    "another accumulation": ("backward.layer.weight.grad_sum.accumulate", {"op": "mean"}, "op = mean"),
     "padding of no shards": ("backward.loss.scale", {"divisor": Monomial.of("padding")}, "divisor = padding"),
     "owners of a counter": ("update.step.update", {"where": (Clause("dp"),)}, "where = owner"),
     "a number": ("backward.loss.scale", {"divisor": Monomial.number(2)}, "divisor = 2"),
     "tokens outside": ("reduce.layer.weight.grad_sum.reduce[dp]", {"divisor": Monomial.of("tokens")}, "counts tokens"),
-    "op": ("reduce.layer.weight.grad_sum.reduce[dp]", {"op": "max"}, "op = max"),
+    "op": ("reduce.layer.weight.grad_sum.reduce[dp]", {"op": "min"}, "op = min"),
     "root": ("init.layer.weight.broadcast[dp]", {"root": 1}, "root = 1"),
     "a rank": ("update.layer.weight.norm", {"where": (Clause("dp", 1),)}, "where = rank"),
     "where": ("forward.loss.compute", {"where": (Clause("dp"),)}, "where = owner"),
@@ -122,12 +122,22 @@ def test_a_statistic_is_taken_behind_the_ops_of_its_unit() -> None:
         whole_units(early)
 
 
-@pytest.mark.parametrize(("model", "said"), [
-    (amax(), "layer.amax: merge = max"), (two_losses(), r"losses of tokens of their own \(loss, ahead\)")])
-def test_what_moves_parameters_otherwise_is_refused(model: Model, said: str) -> None:
-    found = pa.derive(pa.dp("dp"), model)
-    with pytest.raises(Outside, match=said):
-        program_of(found, {g.name: ((), "device") for g in found.reference.groups})
+def test_losses_are_numbers_and_a_maximum_is_taken() -> None:
+    found = pa.derive(pa.dp("dp"), two_losses())
+    text = coq_text(program_of(found, {g.name: ((), "device") for g in found.reference.groups}))
+    assert "Loss 1 (Ratio [] [Tokens 1])" in text and "ScaleLoss 1 (Ratio [] [Micro])" in text
+    found = pa.derive(pa.dp("dp"), amax())
+    text = coq_text(program_of(found, {g.name: ((), "device") for g in found.reference.groups}))
+    assert "MostTaken" in text and "Accumulate (At Grad Device) (At GradSum Device) true" in text
+
+
+def test_counts_of_the_step_beside_those_of_a_microbatch_are_refused() -> None:
+    found = pa.derive(parse_strategy_file('base = "dp"\n[loss]\npreset = "token_mean"').strategy, pa.abstract())
+    count = found.event("prepare.loss.count.compute")
+    at = found.events.index(found.event("forward.layer.compute"))
+    events = (*found.events[:at], replace(count, phase="forward"), *found.events[at:])
+    with pytest.raises(Outside, match="counts of one microbatch, and counts of all"):
+        program_of(replace(found, events=events), WHOLE)
 
 
 def test_the_text_of_a_term() -> None:

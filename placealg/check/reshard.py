@@ -17,6 +17,7 @@ from placealg.prover.blocks import lemmas
 from placealg.prover.resharding import Ran, Resharding
 from placealg.prover.verdict import PROVED
 from placealg.simulator.resharded import meshes, resharded
+from placealg.simulator.setting import Setting
 from placealg.step.program import Step
 from placealg.step.reshard import Reshard
 
@@ -41,9 +42,17 @@ def judge_reshard(reshard: Reshard, bases: tuple[Step, Step]) -> Resharding:
     ran = None
     if saved.verdict == PROVED and loaded.verdict == PROVED:
         say("going on with another mesh, rank by rank")
-        outcome = resharded(old, with_phase(new, bases[1], "save"), meshes(old, new, sizes))
+        settings = meshes(old, new, sizes)
+        outcome = resharded(old, with_phase(new, bases[1], "save"), settings)
+        sizes = _run_at(old, settings.old), _run_at(new, settings.new)
         ran = Ran(outcome.equal, outcome.observed, str(outcome.difference or ""))
     return Resharding(reshard, saved, loaded, found, ran, sizes)
+
+
+def _run_at(step: Step, setting: Setting) -> dict[str, int]:
+    """The sizes of a small run; the microbatches, too, where a strategy says another number of them."""
+    told = step.reference.microbatches not in (None, setting.microbatches)
+    return {**setting.sizes, **({"m": setting.microbatches} if told else {})}
 
 
 def small_sizes(step: Step, turn: int) -> dict[str, int]:

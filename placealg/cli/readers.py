@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,16 @@ from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_sev
 from placealg.errors import InputError
 from placealg.progress import each, say
 from placealg.render.text_layout import Line, Span, indent, line, prose
-from placealg.step.program import Step
+from placealg.step.program import Reference, Step
 
 if TYPE_CHECKING:
     from placealg.prover.verdict import Report
 
 LARGEST_RUN = 512
 """Ranks times microbatches beyond which `simulate` refuses."""
+
+QUICK_RUN = 64
+"""So many, or fewer, are run where a strategy says more than that: some seconds."""
 
 
 def prove(chosen: Namespace) -> int:
@@ -138,6 +142,28 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
     return [(), line(Span("✓ ", "green"), f"as the file expects: {verdict}")]
 
 
+def given_sizes(words: Iterable[str]) -> set[str]:
+    """The names of the sizes that the command line says."""
+    return {word.partition("=")[0].strip() for word in words}
+
+
+def _fewer(reference: Reference, sizes: dict[str, int], microbatches: int, given: set[str]
+           ) -> tuple[dict[str, int], int]:
+    """Fewer microbatches, then ranks, than a strategy says: so few that they can be run. What is given stays."""
+    from placealg.simulator.setting import FEW, fitting_microbatches
+
+    stages = reference.pipeline
+    small = {**sizes, **{a: 2 for a in sizes if a not in given and sizes[a] > 1}}
+    if stages is not None and stages.axis not in given:
+        small[stages.axis] = max(small[stages.axis], stages.least)
+    for tried in (sizes, small):
+        many = microbatches if "m" in given else min(microbatches, fitting_microbatches(
+            reference, tried, FEW * (tried[stages.axis] if stages is not None else 1)))
+        if prod(tried.values()) * many <= QUICK_RUN:
+            break
+    return tried, many
+
+
 def simulate(chosen: Namespace) -> int:
     """`placealg simulate STRATEGY`: a small instance of the model, trained rank by rank.
 
@@ -156,6 +182,11 @@ def simulate(chosen: Namespace) -> int:
             stages.check_ends(sizes[stages.axis])
         sizes[stages.axis] = max(sizes[stages.axis], stages.least)
     microbatches = reference.microbatches or int(case.sizes.get("m") or fitting_microbatches(reference, sizes, 2))
+    said: dict[str, int] = {}
+    if prod(sizes.values()) * microbatches > LARGEST_RUN:
+        said = {**sizes, "m": microbatches}
+        sizes, microbatches = _fewer(reference, sizes, microbatches, given_sizes(chosen.sizes))
+        said = {n: size for n, size in said.items() if size != {**sizes, "m": microbatches}[n]}
     cells = prod(sizes.values()) * microbatches
     if cells > LARGEST_RUN:
         raise InputError(f"{cells} ranks times microbatches are too large a run to simulate (at most {LARGEST_RUN})")
@@ -174,6 +205,8 @@ def simulate(chosen: Namespace) -> int:
                         "microbatch": found.microbatch, "resumed": found.resumed}})
         return DONE if outcome.equal else FAILED
     shown = ", ".join(f"{n} = {v}" for n, v in {**sizes, "m": microbatches}.items())
+    if said:
+        shown += " in place of " + ", ".join(f"{n} = {v}" for n, v in said.items()) + ", too many to run"
     counts = "equal counts" if equal else "unequal counts"
     verdict = Span("EQUAL", "green") if outcome.equal else Span("DIFFERS", "bold red")
     told = "all equal the single device's" if outcome.equal else "the first difference:"

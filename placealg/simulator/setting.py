@@ -150,6 +150,10 @@ def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
     return max(2, -(-(chunks - alone + 1) // max(1, repeated)))
 
 
+FEW = 4
+"""Of more microbatches that a strategy says, a small run has so many, times the stages of a pipeline."""
+
+
 def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:
     """The smallest number of microbatches from `microbatches` on that the order of the pipeline takes."""
     pipeline = reference.pipeline

@@ -207,6 +207,17 @@ def test_a_ratio_without_sizes_is_a_formula(placealg: Run) -> None:
     assert "(Ψ·w + Ψ·g + Ψ·o + " in total
 
 
+def test_more_ranks_and_microbatches_than_can_be_run_are_fewer_and_said(tmp_path: Path, placealg: Run) -> None:
+    path = tmp_path / "large.toml"
+    path.write_text('base = "zero1[8]*pp_interleaved[4]"\n[schedule]\nmicrobatches = 512\n')
+    found = placealg("simulate", str(path))
+    told = " ".join(found.out.split())
+    assert "at dp = 2, pp = 2, m = 8 in place of dp = 8, pp = 4, m = 512, too many to run" in told
+    assert (found.code, "EQUAL" in found.out) == (0, True)
+    kept = placealg("simulate", str(path), "--set", "dp=8", "--format", "json")
+    assert json.loads(kept.out)["sizes"] == {"dp": 8, "pp": 2}
+
+
 def test_simulate_names_its_network(placealg: Run) -> None:
     assert "the ops, at small sizes, of gpt2" in placealg("simulate", "dp", "--model", "gpt2").out
     assert "a small network with the parameter groups of abstract" in placealg("simulate", "dp").out

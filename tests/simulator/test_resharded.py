@@ -117,3 +117,11 @@ def test_layers_that_run_otherwise_are_read_as_all_layers(old: str, new: str) ->
     assert goes_on(steps[0], steps[1], at)
     lost = next(e.path for e in steps[0].phase("save") if e.verb == "store" and e.value == "moments")
     assert not goes_on(pa.edit(steps[0], drop=lost), steps[1], at)
+
+
+def test_of_many_microbatches_few_are_run() -> None:
+    said = [pa.derive(overlay(parse_strategy(text), {"schedule": {"microbatches": 512}}), resolve_model("gpt"))
+            for text in ("zero1*pp_interleaved", "zero3")]
+    found = meshes(*said, ({"dp": 2, "pp": 2}, {"dp": 2}))
+    assert (found.old.microbatches, found.new.microbatches) == (8, 8)
+    assert sum(found.old.counts.values()) == sum(found.new.counts.values())

@@ -27,6 +27,8 @@ class Names:
     'Ψ·fewer + fewer/dp'
     >>> names.shortened(Formula.parse("Min(dp, tp)*Psi", "bytes")), list(names.told())
     ('Ψ·fewer2', ['fewer = min(dp, pp)', 'fewer2 = min(dp, tp)'])
+    >>> names.shortened(Formula.parse("Min(h, pp)*Psi", "bytes"), most=3), len(list(names.told()))
+    ('Ψ·fewer3', 2)
     """
 
     def __init__(self, formulas: Iterable[Formula] = ()) -> None:
@@ -34,8 +36,9 @@ class Names:
         self._taken = {str(part.index) for f in formulas if f.expr is not None for part in f.expr.atoms(Where)}
         self._used: dict[Any, str] = {}
 
-    def shortened(self, formula: Formula) -> str:
-        """The text of a formula, with names for its parts."""
+    def shortened(self, formula: Formula, most: int | None = None) -> str:
+        """The text of a formula, with names for its parts: none that are told, where it has more than `most` signs."""
+        before = dict(self._named), dict(self._used)
         expr = self._opened(formula.expr)
         common = sorted((e for e in expr.atoms(sympy.Max) if _of_ranks(e)), key=sympy.default_sort_key)
         for part in common:
@@ -45,7 +48,10 @@ class Names:
             found = sorted((e for e in expr.atoms(kind) if not e.atoms(kind) - {e}), key=sympy.default_sort_key)
             if len(found) == 1 and len(expr.atoms(kind)) <= 2 and not _of_ranks(found[0]):
                 expr = self._put(expr, found[0], self._name(found[0], stem))
-        return text_of(expr)
+        text = text_of(expr)
+        if most is not None and len(text) > most:
+            self._named, self._used = before
+        return text
 
     def told(self) -> Iterator[str]:
         """What the names mean that were used, in words of formulas."""

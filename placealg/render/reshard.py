@@ -145,7 +145,7 @@ def _formula(name: str, formula: Formula, names: Names) -> str:
         return f"— {formula.reason}"
     if name == "moved" and len(formula.text()) > _LONGEST:
         return "what is read, less what stays"
-    text = names.shortened(formula)
+    text = names.shortened(formula, _LONGEST)
     return text if len(text) <= _LONGEST else f"{len(text)} signs: --format json has it"
 
 

@@ -34,7 +34,7 @@ DRAW ?= few
 SHARE ?= $(if $(filter-out few,$(DRAW)),1,6)
 test-slow: $(STAMP)  ## the slow tier: of each test one case in SHARE, which the code's state shifts, and a few mutants and random programs (DRAW=all: everything, many hours); goes on where it ended
 	PLACEALG_RESUME=1 PLACEALG_SHARE=$(SHARE) PLACEALG_ASSURE='test-slow$(if $(filter-out few,$(DRAW)), DRAW=$(DRAW))' PLACEALG_MUTANTS=$(DRAW) \
-	PLACEALG_RANDOM_RUNS=$(if $(filter few,$(DRAW)),4,100) $(BIN)/python -m pytest -q -n 2 -p no:benchmark -m "slow and not torch"
+	PLACEALG_RANDOM_RUNS=$(if $(filter few,$(DRAW)),4,100) $(BIN)/python -m pytest -q -n 2 --dist worksteal -p no:benchmark -m "slow and not torch"
 
 CASES ?= default
 tiers: $(STAMP)  ## measure the default suite (CASES=all: every case), and list what is slow in tests/slow_cases.txt

@@ -9,7 +9,7 @@ MODELS := .venv-models
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch models models-write coq \
+.PHONY: help setup demo test test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch watch-write models models-write coq \
         browser clean
 
 help:       ## this list
@@ -91,6 +91,9 @@ torch-slow: $(TORCH)/.stamp  ## the weights of every set-up that is watched, mea
 
 watch: .venv-watch/.stamp  ## steps of transformers, torchtitan, Megatron-Core and DeepSpeed held against their programs: minutes
 	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python -m pytest -q -m torch tests/watch/test_frameworks.py
+
+watch-write: .venv-watch/.stamp  ## verdicts and seconds of these steps, plain and recorded, kept as the table of docs/watch.md
+	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python tests/watch/framework_table.py --write
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
 	$(TORCH)/bin/python tests/measure/torch_tables.py --write

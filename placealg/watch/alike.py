@@ -83,21 +83,32 @@ def settings(seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any]
 
 
 def copies(step: Step, seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any]
-           ) -> Iterator[tuple[str, str, list[dict[str, Chain]]]]:
-    """(group, name, of every place in the parameter its replicas by rank) of every parameter of every layer."""
+           ) -> Iterator[tuple[str, str, list[list[tuple[RankSeen, Chain]]]]]:
+    """(group, name, of every place in the parameter its replicas) of every parameter of every layer."""
     parts = {g.name: split_over(step, g) for g in step.reference.groups}
     alike: dict[tuple[str, int], dict[str, None]] = {}
     for name, named in names.items():
         alike.setdefault((named.parameter, named.instance), {})[name] = None
     for (parameter, _), every in alike.items():
         group = group_of[parameter]
-        found: dict[tuple[int, ...], dict[str, Chain]] = {}
+        found: dict[tuple[int, ...], list[tuple[RankSeen, Chain]]] = {}
         for rank in seen.ranks:
             for chain in (c for c in rank.chains if c.parameter in every):
                 shards = set(chain.shard) | parts[group.name]
                 place = tuple(rank.coordinates.get(a, 0) for a in seen.mesh if a in shards)
-                found.setdefault(place, {})[f"{rank.rank}"] = chain
+                found.setdefault(place, []).append((rank, chain))
         yield group.name, next(iter(every)), list(found.values())
+
+
+def _owners(replicas: list[tuple[RankSeen, Chain]]) -> Iterator[Chain]:
+    """One replica of each element: of copies that an optimizer updates those of ranks that publish to each other."""
+    first, chain = replicas[0]
+    if chain.owned < 0:
+        yield chain
+        return
+    over = {a for _, c in replicas for h in c.new for a in h.axes}
+    yield from (c for r, c in replicas if all(k == first.coordinates.get(a) or a in over
+                                              for a, k in r.coordinates.items()))
 
 
 def ends(step: Step, seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any]) -> Iterator[Difference]:
@@ -106,7 +117,7 @@ def ends(step: Step, seen: Seen, names: Mapping[str, Named], group_of: Mapping[s
         return
     for group, name, places in copies(step, seen, names, group_of):
         for replicas in places:
-            told = [c for c in replicas.values() if c.end]
+            told = [c for _, c in replicas if c.end]
             if len({c.start for c in told}) == 1 and len({(c.end, c.elements) for c in told}) > 1:
                 yield Difference("replicas differ", group, f"{name}: its replicas differ when the step ends, and did "
                                  "not when it began; those of the program stay equal", "", (), (name,))
@@ -126,8 +137,7 @@ def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[st
         if routes[group].norm is None:
             continue
         for replicas in places:
-            own = [c for c in replicas.values() if c.owned < 0][:1] or list(replicas.values())
-            for chain in own:
+            for chain in _owners(replicas):
                 if chain.square < 0 or (not chain.terms and chain.owned):
                     return
                 scale = {abs(h.factor) for t in chain.terms for h in t.hops if h.verb == "scale" and h.norm}

@@ -177,7 +177,7 @@ def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[
     if seen.backend == "fake":
         return
     for group, name, places in copies(step, seen, names, group_of):
-        if any(len({(c.start, c.elements) for c in replicas.values()}) > 1 for replicas in places):
+        if any(len({(c.start, c.elements) for _, c in replicas}) > 1 for replicas in places):
             event = routes[group].broadcast
             if event is None:
                 continue

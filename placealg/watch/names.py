@@ -92,7 +92,7 @@ def _unknown(names: Sequence[str], model: Model, met: set[str]) -> str:
     close = next(iter(left), "PARAMETER")
     rest = f"{', '.join(left)} are without a name" if left else "every parameter has a name already"
     return (f"no table knows the parameter {names[0]!r}{more}: name it, as in --name '{first}={close}'; of the model "
-            f"{model.name} {rest}")
+            f"{model.name} {rest}; --model says another model")
 
 
 def _said(name: str, said: Mapping[str, str]) -> tuple[str | int, ...] | None:

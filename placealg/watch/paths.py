@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -29,7 +30,8 @@ class Paths:
         self.m = max(len(rank.seeds), 1)
         self.norm = tuple(a for a in norm_axes(step) if self.sizes[a] > 1)
         clips = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale" and h.norm}
-        self.scalars = clips if len(clips) == 1 else set()
+        alike = {rank.totals.get(k) for k in clips}  # the same number may be made once for each parameter
+        self.scalars = clips if len(clips) == 1 or (len(alike) == 1 and any(alike)) else set()
         self.summed = {a for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale"
                        for _, axes in h.norm for a in axes}
         self.where = positions(self.m)
@@ -55,7 +57,7 @@ class Paths:
         found = [*self.begins(chain, route), *self.reductions(chain, route)] if chain.owned else []
         if chain.given and chain.owned >= 0:  # what this rank gives of elements that others update
             other = replace(chain, terms=chain.given)
-            found += [d for d in (*self.begins(other, route), *self.reductions(other, route)) if d not in found]
+            found += [d for d in (*self.begins(other, route), *self.taken(other, route)) if d not in found]
         if not chain.owned:
             return [*found, *self.updates(chain, route)], []
         scaled = list(self.weights(chain, route)) if not found else []
@@ -97,7 +99,7 @@ class Paths:
             if term.begin != BACKWARD:
                 continue
             hops = _reducing(term)
-            want = [a for e in route.reductions for a in e.axes * self._times(e, term.microbatch) if self.sizes[a] > 1]
+            want = self._axes(route, term)
             got = [a for h in hops for a in h.axes]
             if sorted(got) == sorted(want):
                 continue
@@ -114,6 +116,18 @@ class Paths:
             yield from found
             if found:
                 return
+
+    def taken(self, chain: Chain, route: Route) -> Iterator[Difference]:
+        """The same of what is followed as far as the reduction that takes it: the rest of the way is its owner's."""
+        for term in chain.terms:
+            got = Counter(a for h in _reducing(term) for a in h.axes)
+            if not got or not got <= Counter(self._axes(route, term)):
+                yield from self.reductions(chain, route)
+                return
+
+    def _axes(self, route: Route, term: Term) -> list[str]:
+        """The axes over which the program reduces a term, those of size 1 left out."""
+        return [a for e in route.reductions for a in e.axes * self._times(e, term.microbatch) if self.sizes[a] > 1]
 
     def _kinds(self, chain: Chain, route: Route, hops: Sequence[Hop]) -> Iterator[Difference]:
         """Whether what is reduced stays whole or is scattered, and before or after it is accumulated."""
@@ -301,7 +315,7 @@ class Paths:
                              f"{_listed(late[0].axes)}; the program clips what is reduced", late[0].line, moves,
                              (name,))
             return
-        if len({(h.message, h.factor) for h in scales}) > 1 or hop.message not in self.scalars:
+        if len({h.factor for h in scales}) > 1 or any(h.message not in self.scalars for h in scales):
             yield Difference("clip", group, f"{name}: its gradient is multiplied by a tensor that is not the clip "
                              "factor of the others", hop.line, (), (name,))
             return
@@ -314,7 +328,10 @@ class Paths:
                 yield Difference("norm", group, f"{name}: the norm by which it is clipped counts it; the program "
                                  "leaves it out", hop.line, (), (name,))
             return
-        owned = tuple(sorted(c.axis for c in route.norm.where if c.rank is None and self.sizes[c.axis] > 1))
+        whole = {a for a in self.sizes if all(any(h.verb == "all_reduce" and a in h.axes for h in t.hops)
+                                              for t in chain.terms)}  # every rank has all of it, whoever updates it
+        owned = tuple(sorted(c.axis for c in route.norm.where if c.rank is None and self.sizes[c.axis] > 1
+                             and c.axis not in whole))
         first = all(self.rank.coordinates.get(c.axis, 0) == c.rank for c in route.norm.where if c.rank is not None)
         got = tuple(sorted({a for _, axes in hop.norm for a in axes}))
         inside = bool(hop.norm)

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from placealg.arith import Monomial
+from placealg.errors import InputError
 from placealg.models.model import Model
 from placealg.step.event import Group
 from placealg.step.program import Step
@@ -44,12 +45,25 @@ def resting(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], 
     for chain in rank.chains:
         named = names[chain.parameter]
         group: Group = group_of[named.parameter]
+        _fits(chain, sum(whole.get(p, 0) for p in (named.parameter, *named.also)), seen, model)
         want = [a for a in seen.mesh if a in split_over(step, group) and seen.mesh[a] > 1]
         got = placed(chain, want, sum(whole.get(p, 0) for p in (named.parameter, *named.also)), seen)
         if got is None or got == want:
             continue
         yield Difference("placement", group.name, f"{chain.parameter} rests {_words(got)}; the program holds it "
                          f"{_words(want)}", "", (), (chain.parameter,))
+
+
+def _fits(chain: Chain, whole: int, seen: Seen, model: Model) -> None:
+    """Raise InputError where a parameter is of a model of other sizes: what all ranks hold cannot be the whole.
+
+    Some rows more or less are no other size: frameworks fill them up.
+    """
+    held = prod(chain.shape) if chain.placed else chain.elements
+    most = held if chain.placed else held * seen.world
+    if whole and held and (held > 2 * whole or 2 * most < whole):
+        raise InputError(f"the run's model has other sizes than {model.name}: of {chain.parameter} "
+                         f"{'there are' if chain.placed else 'a rank holds'} {held} elements, and it has {whole}")
 
 
 def placed(chain: Chain, want: list[str], whole: int, seen: Seen) -> list[str] | None:

@@ -185,8 +185,9 @@ class Probe:
 class RankSeen:
     """What one rank did in one step; `coordinates` are its place on the mesh, by axis.
 
-    `totals` are, of every tensor of one number by which gradients were multiplied, the numbers that it was made of.
-    `inputs` are digests of the whole numbers, such as ids of tokens, that the step read, in order.
+    `seconds` are the processor's, from the step's beginning until all of it was read. `totals` are, of every tensor of
+    one number by which gradients were multiplied, the numbers that it was made of. `inputs` are digests of the whole
+    numbers, such as ids of tokens, that the step read, in order.
     """
 
     rank: int

@@ -466,6 +466,47 @@ class Flat(System):
         dist.all_gather_into_tensor(self.flat, self.copy.detach(), group=self.group())
 
 
+class FlatReplicas(Flat):
+    """The parts are those of dp_shard, and each replica of them sums with the others what it has got."""
+
+    data = ("dp_replicate", "dp_shard")
+
+    def size(self, axis: str) -> int:
+        return super().size("dp_shard" if axis == "dp" else axis)
+
+    def at(self, axis: str) -> int:
+        return super().at("dp_shard" if axis == "dp" else axis)
+
+    def group(self) -> Any:
+        assert self.mesh is not None
+        return self.mesh.get_group("dp_shard")
+
+    def reduce(self) -> None:
+        super().reduce()
+        self.across(self.copy.grad)
+
+    def across(self, mine: Tensor) -> None:
+        assert self.mesh is not None
+        dist.all_reduce(mine, group=self.mesh.get_group("dp_replicate"))
+        mine.div_(self.size("dp_replicate"))
+
+
+class FlatReplicasApart(FlatReplicas):
+    """Replicas do not sum."""
+
+    def across(self, mine: Tensor) -> None:
+        pass
+
+
+class FlatReplicasTwice(FlatReplicas):
+    """What others update counts twice as often as a rank's own part."""
+
+    def given(self, whole: Tensor) -> Tensor:
+        given = 2 * whole
+        self.own(given).copy_(self.own(whole))
+        return given
+
+
 class FlatUnpublished(Flat):
     """Each rank writes its own part alone."""
 
@@ -566,6 +607,12 @@ FLAT: Mapping[str, tuple[type[Flat], str]] = {
     "written through ctypes": (FlatBehind, ""),
 }
 """The same of flat copies; without a kind of difference what is wrong is UNSEEN."""
+
+REPLICAS: Mapping[str, tuple[type[Flat], str]] = {
+    "flat copies on two axes: replicas not reduced": (FlatReplicasApart, "axes"),
+    "flat copies on two axes: others' twice": (FlatReplicasTwice, "of others"),
+}
+"""The same where every part has replicas."""
 
 
 WRONG: Mapping[str, tuple[type[Megatron], str]] = {

@@ -590,6 +590,7 @@ def wrong(kind: type[System], mesh: Mapping[str, int], strategy: str, differs: s
 
 
 DP, TP, BOTH, PP = {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}, {"pp": 2}
+HSDP = {"dp_replicate": 2, "dp_shard": 2}
 
 EXPERTS = {**SIZES, "experts": 8, "topk": 2, "f": 32}
 EXPERT_NAMES = {"layers.{}.mlp.router.weight": "layer.router.weight",
@@ -612,8 +613,8 @@ RIGHT: Mapping[str, SetUp] = {
     "tp": right(Tp, TP, f"{FILES}/tp.toml", "per_use", m=1),
     "tp + sp": right(TpSp, TP, "tp_sp_keep", m=1),
     "context parallel": right(Context, {"cp": 2}, "cp", m=1),
-    "hsdp": right(Hsdp, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml"),
-    "hsdp, other names": right(OtherNames, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml", m=1),
+    "hsdp": right(Hsdp, HSDP, f"{FILES}/hsdp.toml"),
+    "hsdp, other names": right(OtherNames, HSDP, f"{FILES}/hsdp.toml", m=1),
     "fsdp2 x tp + sp": right(FsdpTpSp, BOTH, f"{FILES}/fsdp2_tp_sp.toml", m=1),
     "1f1b": right(PipelineSystem, PP, "pp_1f1b", m=4),
     "gpipe, tied": right(PipelineSystem, PP, "pp_gpipe", "gpipe", "tied", m=4),
@@ -626,6 +627,7 @@ RIGHT: Mapping[str, SetUp] = {
     "gpipe x fsdp2": right(PipelineFsdp, {"pp": 2, "dp": 2}, f"{FILES}/pp_fsdp2.toml", "gpipe", m=4),
     "flat copies": right(hand.Flat, DP, "zero1"),
     "flat copies, clipped": right(hand.Flat, DP, "zero1", clip=True, m=1),
+    "flat copies on two axes": right(hand.FlatReplicas, HSDP, "tests/watch/zero1_replicas.toml", clip=True),
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
     **{name: right(kind, DP, "dp", clip="hook" not in name) for name, kind in quiet.RIGHT.items()},
 }
@@ -677,7 +679,7 @@ WRONG: Mapping[str, SetUp] = {
     **{f"megatron: {what}": wrong(kind, BOTH, "dp*tp_sp", differs, "", m=1, clip=differs == "norm")
        for what, (kind, differs) in hand.WRONG.items()},
     "megatron: summed again in every microbatch": wrong(hand.Again, BOTH, "dp*tp_sp", "axes", ""),
-    "hsdp: norm over the replicas": wrong(HsdpOtherNorm, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
+    "hsdp: norm over the replicas": wrong(HsdpOtherNorm, HSDP, f"{FILES}/hsdp.toml",
                                           "norm", "", m=1, clip=True),
     "fsdp2: written through numpy": wrong(FsdpBehind, DP, "zero3", "", "", verdict="UNSEEN", m=1),
     "fsdp2: weights gathered in other bytes": wrong(Fsdp, DP, f"{FILES}/fsdp2_mixed.toml", "types", "PROVED", m=1),
@@ -701,8 +703,10 @@ WRONG: Mapping[str, SetUp] = {
     "experts: reduced": wrong(ExpertsReduced, {"ep": 2}, "ep", "axes", "", sizes=EXPERTS),
     "experts: router not reduced": wrong(RouterApart, {"ep": 2}, "ep", "axes", "", sizes=EXPERTS),
     "experts: router missing": wrong(RouterLeftOut, {"ep": 2}, "ep", "no gradient", "", sizes=EXPERTS),
-    "hsdp: replicas not reduced": wrong(ReplicasApart, {"dp_replicate": 2, "dp_shard": 2}, f"{FILES}/hsdp.toml",
+    "hsdp: replicas not reduced": wrong(ReplicasApart, HSDP, f"{FILES}/hsdp.toml",
                                         "no gradient", ""),
+    **{name: wrong(kind, HSDP, "tests/watch/zero1_replicas.toml", differs, "")
+       for name, (kind, differs) in hand.REPLICAS.items()},
     **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, QUIET_PROOFS.get(
         name, ""), verdict="DIFFERS" if differs else "UNSEEN", m=1 if "tp" in strategy else 2, clip=differs == "norm")
        for name, (kind, strategy, differs) in quiet.WRONG.items()},

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Outcome
+from framework_table import DEEPSPEED, MEGATRON, TITAN
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 FOLDER = Path(__file__).parent / "frameworks"
@@ -87,27 +88,19 @@ def test_norms_of_heads_are_reduced_again_in_every_microbatch(placealg: Run) -> 
     assert "tensor_parallel.py" in told["differences"][0]["line"]
 
 
-SHIMS = ("scaled dot product attention for flex attention, which is compiled", "sums are forced: gloo has no sum that "
-         "multiplies first", "the device type is cpu", "kernels of triton are absent")
-
-
 @pytest.mark.parametrize(("strategy", "dp", "tp"), [("titan.toml", 2, 1), ("tp_sp_keep", 1, 2),
                                                     ("titan_tp.toml", 2, 2)])
 def test_torchtitan_sums_what_its_loss_has_divided(strategy: str, dp: int, tp: int, placealg: Run) -> None:
     """Its loss divides by the tokens of all ranks; a loss of its own around it would be wrong by dp."""
     mesh = ",".join(f"{a}={n}" for a, n in (("dp", dp), ("tp", tp)) if n > 1)
-    code, told = watched(placealg, strategy, mesh, "titan.py", str(dp), str(tp), shims=SHIMS)
+    code, told = watched(placealg, strategy, mesh, "titan.py", str(dp), str(tp), shims=TITAN)
     assert code == 0 and told["verdict"] == "CONFORMS", told["differences"]
-    assert told["shims"] == list(SHIMS)
+    assert told["shims"] == list(TITAN)
 
 
 def test_torchtitan_that_averages_as_well(placealg: Run) -> None:
-    code, told = watched(placealg, "titan.toml", "dp=2", "titan.py", "2", "1", "--mean", shims=SHIMS)
+    code, told = watched(placealg, "titan.toml", "dp=2", "titan.py", "2", "1", "--mean", shims=TITAN)
     assert code == 1 and ratio(told) == "1/dp"
-
-
-MEGATRON = ("what is said to a GPU is said to the CPU (current_device, Tensor.cuda, device='cuda')",
-            "PyTorch's RMSNorm, marked for sequence parallelism, for Apex's", "no fork of CUDA's random numbers")
 
 
 @pytest.mark.parametrize(("strategy", "dp", "tp"), [("dp", 2, 1), ("dp*tp_sp", 2, 2)])
@@ -129,9 +122,6 @@ def test_megatron_core_has_no_distributed_optimizer_on_a_cpu(placealg: Run) -> N
                    "1", "--distributed")
     assert got.code == 3 and got.err.count("\n") == 1
     assert "Wrapped parameters must be one of torch.cuda.FloatTensor" in got.err
-
-
-DEEPSPEED = ("no all_reduce in shared memory, which is compiled",)
 
 
 @pytest.mark.parametrize(("strategy", "stage"), [("deepspeed_1.toml", "1"), ("zero3", "3")])

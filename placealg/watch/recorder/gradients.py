@@ -162,19 +162,24 @@ class Gradients:
         gone: dict[str, Tensor] = {}
         wrong: dict[str, str] = {}
         layouts: dict[int, list[tuple[str, str]]] = {}
+        taken: set[str] = set()
         for number, node in enumerate(recorder.nodes):
             if node.kind != "message" or not node.sources or (through is not None and node.message not in through):
                 continue
             message, source = recorder.messages[node.message], node.sources[0]
             if message.verb not in ("all_reduce", "reduce_scatter"):
                 continue
-            for name, there in self.places(recorder, source).items():
+            every = self.places(recorder, source)
+            masks = {name: torch.zeros(whole_shape(self.parameters[name]).numel()) > 0 for name in every}
+            for name, mine in masks.items():
+                mine[owned.get(name, mine[:0].long())] = True
+            takes = any(bool(((there >= 0) & ~masks[name][there.clamp(min=0)]).any()) for name, there in every.items())
+            for name, there in every.items():
                 layouts.setdefault(message.index, []).append((name, sha256(there.numpy().tobytes()).hexdigest()[:16]))
-                mask = gone.setdefault(name, torch.zeros(whole_shape(self.parameters[name]).numel()) > 0)
-                mine = torch.zeros_like(mask)
-                mine[owned.get(name, mask[:0].long())] = True
-                other = (there >= 0) & ~mine[there.clamp(min=0)]
-                alone = name in sides[0] and not bool(other.any())  # of its own elements what others' have gone through
+                mask = gone.setdefault(name, torch.zeros_like(masks[name]))
+                other = (there >= 0) & ~masks[name][there.clamp(min=0)]
+                alone = name in taken and not bool(other.any())  # of its own elements what others' have gone through
+                taken |= {name} if takes else set()
                 for side, chosen in enumerate((other, (there >= 0) & ~other & (not alone))):
                     if not bool(chosen.any()):
                         continue

@@ -71,14 +71,17 @@ def observe(model: nn.Module | Sequence[nn.Module], mesh: DeviceMesh | Mapping[s
     sizes, axes_of, place = axes_of_mesh(mesh)
     rank = dist.get_rank() if dist.is_initialized() else 0
     recorder, watched = Recorder(axes_of, rank), Watched(model)
-    observation, began = Observation(), time.monotonic()
+    observation, began = Observation(), time.process_time()
     watched.begin(recorder)
     observation._again = lambda: watched.begin_again(recorder)
     with _patched(recorder, watched.models), watched.hooks(recorder), recorder:
         yield observation
     watched.end(recorder)
-    own = watched.rank_seen(recorder, rank, place, time.monotonic() - began)
+    own = watched.rank_seen(recorder, rank, place)
+    own = replace(own, seconds=round(time.process_time() - began, 3))
     backend = str(dist.get_backend()) if dist.is_initialized() else "none"
+    if backend == "undefined":  # a group that has one for each kind of device
+        backend = dict(w.split(":") for w in dist.get_backend_config().split(",")).get("cpu", backend)
     ranks: list[RankSeen] = [own]
     if gather and dist.is_initialized() and backend != "fake" and dist.get_world_size() > 1:
         every: list[Any] = [None] * dist.get_world_size()
@@ -140,6 +143,7 @@ class Watched:
                 told.clear()
             self.gradients.clear()
             self.copies.clear()
+            recorder.updated = False
             for name, mine in every.items():
                 recorder._check([mine], None)
                 kinds = {recorder.nodes[n].kind for n in nodes_of(recorder.shadows.region(mine)[0])}
@@ -179,7 +183,7 @@ class Watched:
                         self.updated[name] = origin.clone(), factor.clone()
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-            recorder.in_optimizer -= 1
+            recorder.in_optimizer = max(recorder.in_optimizer - 1, 0)  # of a step that had begun before, none
             recorder.updated = True
             for handle in handles[-2:]:
                 handle.remove()
@@ -236,7 +240,7 @@ class Watched:
         for parameter in self.parameters.values():
             recorder._check([local(parameter).detach()], None)
 
-    def rank_seen(self, recorder: Recorder, rank: int, place: Mapping[str, int], seconds: float) -> RankSeen:
+    def rank_seen(self, recorder: Recorder, rank: int, place: Mapping[str, int]) -> RankSeen:
         """What this rank did."""
         chains = [self.chain(recorder, name, p) for name, p in self.parameters.items()]
         layouts: Mapping[int, tuple[tuple[str, str], ...]] = {}
@@ -258,7 +262,7 @@ class Watched:
             seeds.append(Seed(task, factor, tokens, hops, op, *how))
         unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
         factors = {h.message for c in chains for t in c.terms for h in t.hops if h.verb == "scale"}
-        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen, round(seconds, 3),
+        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen,
                         totals={k: totals_of(recorder, k) for k in sorted(factors) if k >= 0},
                         inputs=tuple(dict.fromkeys(recorder.inputs.values())))
 

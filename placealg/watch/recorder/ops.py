@@ -113,8 +113,8 @@ def ids_read(inputs: list[Tensor], before: list[Region], nodes: list[Node]
     for tensor, (origin, _) in zip(inputs, before, strict=False):
         if tensor.dtype not in (torch.int64, torch.int32) or tensor.numel() < 8:
             continue
-        if any(nodes[n].kind not in ("outside", "zero") and (nodes[n].kind != "compute" or nodes[n].parents)
-               for n in nodes_of(origin)):
+        made_by = [nodes[n] for n in nodes_of(origin) if n]  # memory that nothing has written yet is of node 0
+        if not made_by or any(n.kind != "outside" and (n.kind != "compute" or n.parents) for n in made_by):
             continue
         flat = tensor.detach().flatten()
         steps = flat[1:] - flat[:-1] if tensor.dim() == 1 else (tensor[..., 1:] - tensor[..., :-1]).flatten()

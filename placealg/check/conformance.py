@@ -127,7 +127,7 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     except InputError as error:
         return Conformance(verdict=DIFFERS, edits=tuple(found), gap=str(error), **said)
     wrong = {d.group for d in comparison.differences}  # replicas of these differ because of an earlier step
-    by_axes = any(d.kind == "norm" and d.group for d in comparison.differences)  # then the norm has another value, too
+    by_axes = any(d.kind in ("norm", "order") and d.group for d in comparison.differences)  # the norm has another value
     left = [d.says for d in compare(edited, model, seen, names, types_of(meant)).differences
             if (d.kind not in ("replicas differ", "placement") or d.group not in wrong)
             and not (by_axes and d.kind == "norm" and not d.group)]

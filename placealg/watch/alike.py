@@ -127,10 +127,19 @@ def ends(step: Step, seen: Seen, names: Mapping[str, Named], group_of: Mapping[s
 def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[str, Route], group_of: Mapping[str, Any]
           ) -> Iterator[Difference]:
     """Whether what gradients are clipped by is made of their norm: its number must stand on the way to the factor."""
-    clips = {h.message: abs(h.factor) for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops
-             if h.verb == "scale" and h.norm}
-    if seen.backend == "fake" or not clips or len(seen.ranks) < seen.world or not any(
-            e.verb == "norm" for e in step.events):
+    clips = [(r.rank, abs(h.factor), h) for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops
+             if h.verb == "scale" and h.norm]
+    if seen.backend == "fake" or not clips or not any(e.verb == "norm" for e in step.events):
+        return
+    close = CLOSE.get(seen.dtype, 0.03)
+    least, most = (choose(clips, key=lambda c: c[1]) for choose in (min, max))
+    if most[1] > 1 + close:
+        yield Difference("norm", "", f"gradients are multiplied by {most[1]:.4g}: a clip makes none larger",
+                         most[2].line)
+    elif most[1] - least[1] > close * most[1]:
+        yield Difference("norm", "", f"gradients are clipped by {least[1]:.4g} on rank {least[0]}, by {most[1]:.4g} "
+                         f"on rank {most[0]}; the program has one factor", least[2].line)
+    if len(seen.ranks) < seen.world:
         return
     total = 0.0
     for group, _, places in copies(step, seen, names, group_of):
@@ -145,7 +154,7 @@ def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[st
                     return  # told as another difference
                 factor = next(iter(scale), 1.0)
                 total += chain.square / (factor ** 2 or 1.0)
-    norm, close = sqrt(total), CLOSE.get(seen.dtype, 0.03)
+    norm = sqrt(total)
     for rank in seen.ranks:
         mine = {h.message: h for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale" and h.norm}
         for number, hop in mine.items():

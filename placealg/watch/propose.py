@@ -172,8 +172,11 @@ def _tensor(axis: str, split: Mapping[str, Named], model: Model, sent: Sequence[
     sequence = any(m.verb == "reduce_scatter" for m in layers)
     says = f"{axis}: {_listed(split)} split by {', '.join(dims)}"
     if not sequence:
-        yield _Kind(dims, f"{says}; activations between them are whole", "tp")
-        yield _Kind(dims, f"{says}; every use of an activation reduces its gradient", "", None, {"sharing": "per_use"})
+        gathered = [(("head.loss.none",), ", logits are gathered")] if layers else []
+        for loss, logits in (*gathered, ((), "")):
+            yield _Kind((*loss, *dims), f"{says}; activations between them are whole{logits}", "" if loss else "tp")
+            yield _Kind((*loss, *dims), f"{says}; every use of an activation reduces its gradient{logits}", "", None,
+                        {"sharing": "per_use"})
         return
     says += "; activations between them are scattered along seq"
     again = sum(1 for m in sent if m.phase == "backward" and m.verb == "all_gather")
@@ -201,7 +204,8 @@ def _sequence(axis: str, sent: Sequence[Message]) -> Iterator[_Kind]:
 def _dims(split: Mapping[str, Named], model: Model) -> tuple[str, ...]:
     """The dims by which parameters are split, as the model has them."""
     of = {p.name: p.dims for p in model.parameters}
-    return tuple(d for d in SPLIT if any(d in of[named.parameter] for named in split.values()))
+    names = {d: ("heads", "kv") if d == "heads" else (d,) for d in SPLIT}  # of heads in groups the groups are split
+    return tuple(d for d in SPLIT if any(n in of[named.parameter] for n in names[d] for named in split.values()))
 
 
 def _by_expert(split: Mapping[str, Named], model: Model) -> bool:

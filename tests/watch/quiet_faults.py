@@ -94,6 +94,36 @@ class LargestElement(Hand):
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, norm_type=float("inf"))
 
 
+class OtherLimit(_OtherNorm):
+    """Each rank clips to a norm of its own."""
+
+    def total(self, own: Tensor, group: Any) -> Tensor:
+        squares = own ** 2
+        dist.all_reduce(squares, group=group)
+        return squares.sqrt() * (1 + self.at("dp"))
+
+
+class Enlarged(_OtherNorm):
+    """What is shorter than the norm to which others are clipped is made as long."""
+
+    def clip(self) -> None:
+        grads = [p.grad.to_local() for p in self.model.parameters()]
+        squares = nn.utils.get_total_norm(grads) ** 2
+        dist.all_reduce(squares, group=self.along("dp").get_group())
+        for grad in grads:
+            grad.mul_(100 / squares.sqrt())
+
+
+class HalfReduced(Hand):
+    """Half of each gradient is reduced."""
+
+    def reduce(self) -> None:
+        for p in self.model.parameters():
+            half = p.grad.view(-1)[:p.numel() // 2]
+            dist.all_reduce(half, group=self.group("dp"))
+            half.div_(self.size("dp"))
+
+
 class ClippedThenDivided(Hand):
     """What is clipped is the sum over ranks; it is divided when it has been clipped."""
 
@@ -323,6 +353,9 @@ WRONG: Mapping[str, tuple[type[System], str, str]] = {
     "fsdp2: sum of norms": (SumOfNorms, "zero3", "norm"),
     "by hand: some twice in the norm": (SomeTwice, "dp", "norm"),
     "by hand: the largest element for the norm": (LargestElement, "dp", "norm"),
+    "fsdp2: each rank to its own norm": (OtherLimit, "zero3", "norm"),
+    "fsdp2: made longer": (Enlarged, "zero3", "norm"),
+    "by hand: half of each gradient": (HalfReduced, "dp", "replicas differ"),
     "by hand: clipped before divided": (ClippedThenDivided, "dp", "norm"),
     "by hand: new weights multiplied": (_Afterwards, "dp", ""),
     "by hand: new weights the other way round": (AfterwardsFlipped, "dp", ""),

@@ -15,7 +15,8 @@ from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.step.edit import read_edits
 from placealg.strategy.file import parse_strategy_file
-from placealg.watch.propose import proposals
+from placealg.watch.names import names_of
+from placealg.watch.propose import _tensor, proposals
 from placealg.watch.seen import Message, RankSeen, Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS
 
@@ -107,3 +108,12 @@ def test_the_command_proposes_where_no_strategy_is_named(placealg: Run) -> None:
 def test_bad_words_are_one_line(words: tuple[str, ...], says: str, placealg: Run) -> None:
     got = placealg(*words)
     assert got.code == 2 and says in got.err and got.err.count("\n") == 1
+
+
+def test_groups_of_heads_are_heads_and_gathered_logits_are_proposed() -> None:
+    model = resolve_model("llama-3-8b")
+    split = names_of(["model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.up_proj.weight"], model)
+    gathered = Message(0, "forward", "all_gather", "", ("tp",), 64, "float32", module="lm_head")
+    assert [k.dims for k in _tensor("tp", split, model, [gathered])] == 2 * [("head.loss.none", "heads", "ffn")] + 2 * [
+        ("heads", "ffn")]
+    assert next(_tensor("tp", split, model, [])).dims == ("heads", "ffn")

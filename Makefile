@@ -86,8 +86,8 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/measure/test_schedules_torch.py tests/watch/test_watch_torch.py
 	$(TORCH)/bin/python tests/measure/torch_tables.py
 
-torch-slow: $(TORCH)/.stamp  ## the weights of every set-up that is watched, measured: minutes
-	$(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch
+torch-slow: $(TORCH)/.stamp  ## of every set-up that is watched the weights, and a recorder without an op, one pair of both in SHARE (SHARE=1: all, hours)
+	PLACEALG_SHARE=$(SHARE) $(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch
 
 watch: .venv-watch/.stamp  ## steps of transformers, torchtitan, Megatron-Core and DeepSpeed held against their programs: minutes
 	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python -m pytest -q -m torch tests/watch/test_frameworks.py

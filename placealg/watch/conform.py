@@ -78,6 +78,8 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         if bare:  # sharded over more ranks than it has rows: what moves nothing leaves no trace of what it is
             unseen += [(rank.rank, Unseen(name, "what a rank does that holds none of its elements")) for name in bare]
             continue
+        paths.some_right = any(paths.counts_right(c, routes[group_of[names[c.parameter].parameter].name])
+                               for c in rank.chains)
         for chain in rank.chains:
             group = group_of[names[chain.parameter].parameter]
             found, lost = paths.compare(chain, routes[group.name])

@@ -12,6 +12,7 @@ from placealg.step.program import Step
 from placealg.watch.differences import Difference, Table, Tally, Unseen
 from placealg.watch.expected import Route, norm_axes, positions
 from placealg.watch.names import Named
+from placealg.watch.new_values import listed, updates
 from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Chain, Hop, RankSeen, Seed, Seen, Term
 from placealg.watch.weights import Measured
 
@@ -39,6 +40,13 @@ class Paths:
         self._sign = -1.0 if first is not None and not first.signed and (first.factor or 0) < 0 else 1.0
         self.counts = {**self.sizes, "m": self.m}
         self.values = {name: float(n) for name, n in self.counts.items()}
+        self.some_right = False
+        """Whether some parameter's tokens count as the program says: another's that do not are no matter of the loss then."""
+
+    def counts_right(self, chain: Chain, route: Route) -> bool:
+        """Whether every token counts in a parameter's gradient as often as the program says."""
+        ratios = [self._ratio(t, route) for t in chain.terms if t.begin == BACKWARD]
+        return bool(ratios) and all(abs(ratio - 1) <= CLOSE for ratio in ratios)
 
     def compare(self, chain: Chain, route: Route) -> tuple[list[Difference], list[Unseen]]:
         """How a chain differs from the route of its group, and what of it could not be followed."""
@@ -59,14 +67,14 @@ class Paths:
             other = replace(chain, terms=chain.given)
             found += [d for d in (*self.begins(other, route), *self.taken(other, route)) if d not in found]
         if not chain.owned:
-            return [*found, *self.updates(chain, route)], []
+            return [*found, *updates(chain, route, self.sizes)], []
         scaled = list(self.weights(chain, route)) if not found else []
         seed = next((s for s in self.rank.seeds if s.guessed), None)
-        if scaled and seed is not None and not self.measured.good:
+        if scaled and seed is not None and not self.measured.good and not self.some_right:
             how = "" if self.measured.known else ": measure weights beside a single device"
             return [], [Unseen("", f"by how many tokens the loss divides inside {seed.op}{how}")]
-        found += scaled if seed is None else []
-        found += [*self.clips(chain, route), *self.updates(chain, route)]
+        found += scaled if seed is None or self.some_right else []
+        found += [*self.clips(chain, route), *updates(chain, route, self.sizes)]
         return found, []
 
     def begins(self, chain: Chain, route: Route) -> Iterator[Difference]:
@@ -106,10 +114,10 @@ class Paths:
             missing = [a for a in want if got.count(a) < want.count(a)]
             extra = [a for a in got if got.count(a) > want.count(a)]
             edits = self._again(chain, route) or self._axes_edits(route, missing, extra, self._ratio(term, route))
-            over = f"reduced over {_listed(got)}" if got else "not reduced"
+            over = f"reduced over {listed(got)}" if got else "not reduced"
             line = hops[-1].line if hops else ""
             yield Difference("axes", group, f"{name}: its gradient is {over}; the program reduces it over "
-                             f"{_listed(want) if want else 'no axis'}", line, edits, (name,))
+                             f"{listed(want) if want else 'no axis'}", line, edits, (name,))
             return
         for every in dict.fromkeys(tuple(_reducing(t)) for t in chain.terms if t.begin == BACKWARD):
             found = list(self._kinds(chain, route, every))
@@ -312,7 +320,7 @@ class Paths:
         if late and route.clip is not None and not route.clipped:
             moves = tuple({"move": e.path, "after": route.clip.path} for e in route.late)
             yield Difference("order", group, f"{name}: its gradient is clipped before it is reduced over "
-                             f"{_listed(late[0].axes)}; the program clips what is reduced", late[0].line, moves,
+                             f"{listed(late[0].axes)}; the program clips what is reduced", late[0].line, moves,
                              (name,))
             return
         if len({h.factor for h in scales}) > 1 or any(h.message not in self.scalars for h in scales):
@@ -357,7 +365,7 @@ class Paths:
             yield Difference("norm", group, f"{name}: the norm by which it is clipped leaves it out", hop.line,
                              ({"drop": route.norm.path},), (name,))
             return
-        over = f"summed over {_listed(got)}" if got else "the rank's own"
+        over = f"summed over {listed(got)}" if got else "the rank's own"
         reduce = next((e for e in self.step.events if e.value == "norm" and e.verb == "all_reduce"), None)
         kept = [a for a in self.norm if a in got]
         edits: tuple[Table, ...] = ()
@@ -367,36 +375,8 @@ class Paths:
             where = ", ".join(f"owner({a})" for a in owned) or "all"
             edits = ({"set": route.norm.path, "where": where},)
         yield Difference("norm", group, f"{name}: the norm by which it is clipped is {over}; the program sums it over "
-                         f"{_listed(self.norm)}" + (", counting replicas once" if twice else ""), hop.line, edits,
+                         f"{listed(self.norm)}" + (", counting replicas once" if twice else ""), hop.line, edits,
                          (name,))
-
-    def updates(self, chain: Chain, route: Route) -> Iterator[Difference]:
-        """Whether the parameter is updated, and where its new value comes from."""
-        name, group = chain.parameter, route.group.name
-        if not chain.updated and (route.update is None or route.publish is None):
-            return
-        if chain.updated and route.update is None:
-            yield Difference("update", group, f"{name} is updated; the program does not update it", "", (), (name,))
-            return
-        if not chain.updated:
-            held = route.publish
-            published = [a for a in (held.axes if held else ()) if self.sizes[a] > 1]
-            gone = held if published else route.update
-            drops: tuple[Table, ...] = ({"drop": gone.path},) if gone else ()
-            what = ("keeps its old value: what its owner made is not published" if published else
-                    "is not updated")
-            yield Difference("update", group, f"{name} {what}", "", drops, (name,))
-            return
-        got = sorted({a for h in chain.new for a in h.axes})
-        want = sorted(a for a in (route.publish.axes if route.publish else ()) if self.sizes[a] > 1)
-        if got != want:
-            edits: tuple[Table, ...] = ()
-            if route.publish and want:
-                edits = ({"set": route.publish.path, "axes": got} if got else {"drop": route.publish.path},)
-            yield Difference("publish", group, f"{name}: its new value comes "
-                             f"{'over ' + _listed(got) if got else 'from this rank alone'}; the program publishes it "
-                             f"{'over ' + _listed(want) if want else 'along no axis'}",
-                             chain.new[0].line if chain.new else "", edits, (name,))
 
 
 def _reducing(term: Term) -> list[Hop]:
@@ -406,7 +386,3 @@ def _reducing(term: Term) -> list[Hop]:
 def _clip(hop: Hop) -> bool:
     """Whether a factor depends on the gradients themselves, and on no count."""
     return bool(hop.norm) or not hop.counts
-
-
-def _listed(axes: Sequence[str]) -> str:
-    return f"[{', '.join(axes)}]"

@@ -162,6 +162,7 @@ CHANGES: dict[str, tuple[str, Callable[[Seen], Seen], str]] = {
     "against the gradient": ("fsdp2", on_terms(lambda t: replace(t, factor=-t.factor)), "scale"),
     "one loss negated": ("fsdp2", on_first(lambda r: replace(r, seeds=(
         r.seeds[0], replace(r.seeds[1], factor=-(r.seeds[1].factor or 0))))), "scale"),
+    "doubled, of a loss that is not known": ("tp_sp", on_terms(lambda t: replace(t, factor=2 * t.factor)), "scale"),
     "counts nothing": ("fsdp2", on_terms(lambda t: replace(t, factor=0.0)), "scale"),
     "a microbatch less": ("fsdp2", on_first(lambda r: replace(r, seeds=r.seeds[:1])), "accumulation"),
     "another rate": ("fsdp2", on_chain(lambda c: replace(c, settings=c.settings.replace("lr=", "lr=1"))), "update"),
@@ -369,6 +370,7 @@ def test_what_is_no_recording(text: str, says: str, placealg: Run, tmp_path: Pat
     (("conform", str(FOLDER / "fsdp2.json"), "zero3", "--model", "llama-3-8b"), "no table knows"),
     (("conform", str(FOLDER / "fsdp2.json"), "zero3", "--name", "a"), "--name"),
     (("conform", str(FOLDER / "fsdp2.json"), str(FOLDER / "fsdp2.json"), "zero3", "--model", GPT), "same rank"),
+    (("conform", str(FOLDER / "by_hand.json"), "dp", "--model", "gpt2"), "has other sizes than gpt2"),
     (("watch", "zero3", "--mesh", "dp", "--", "a.py"), "no axis and its size"),
     (("watch", "zero3", "--mesh", "dp=2,dp=2", "--", "a.py"), "stands twice"),
     (("watch", "zero33", "--mesh", "dp=2", "--", "a.py"), "zero3"),

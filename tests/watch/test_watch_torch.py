@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -221,7 +223,10 @@ class MetBy(Remembering, dict[str, Any]):
 
 
 def blinded(name: str, rank: int) -> list[tuple[str, str]]:
-    """(op, the recording without it) of every entry of the recorder's tables that a set-up needs; first of none."""
+    """(op, the recording without it) of the entries of the recorder's tables that a set-up needs; first of none.
+
+    Of most set-ups one entry in SHARE is dropped, others of each.
+    """
     from set_ups import RIGHT, WRONG, recorded
 
     from placealg.watch.recorder import collectives, tables
@@ -238,6 +243,8 @@ def blinded(name: str, rank: int) -> list[tuple[str, str]]:
         setattr(module, table, whole)
     for (module, table), whole in kept.items():
         for op in sorted(met[module, table].met):
+            if name not in BLIND and crc32(f"{name} {op}".encode()) % SHARE:
+                continue
             less: Any = {k: v for k, v in whole.items() if k != op} if isinstance(whole, dict) else whole - {op}
             setattr(module, table, less)
             found.append((op, recorded(chosen, rank)))
@@ -247,6 +254,9 @@ def blinded(name: str, rank: int) -> list[tuple[str, str]]:
 
 TABLES = ("MOVES", "SCALES", "SUMS", "CONSTANTS", "NEGATES", "GRADIENTS", "LOSSES", "NORMS", "EMPTIES", "VIEWS_ONLY")
 """The tables of the recorder of which one entry is left out at a time."""
+
+SHARE = int(os.environ.get("PLACEALG_SHARE", "1"))
+"""Of how many pairs of a set-up and an op the slow tier drops one."""
 
 BLIND = ("fsdp2 clipped", "ddp no_sync", "flat copies: sum for mean")
 """Set-ups by a blind recorder in `make torch`; the slow tier does all of them."""
@@ -270,7 +280,7 @@ def test_a_blind_recorder_claims_nothing(name: str) -> None:
         matched = nearest(strategy, chosen.model, seen, edits, chosen.names)[0].matched
         assert not matched or (name in RIGHT and same_ways(seen, whole)), f"it conforms without {op}"
         lost |= set() if matched else {op}
-    assert len(lost) >= 4, lost
+    assert len(lost) >= 4 or (SHARE > 1 and name not in BLIND), lost
 
 
 def same_ways(one: Seen, two: Seen) -> bool:

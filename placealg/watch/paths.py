@@ -41,7 +41,7 @@ class Paths:
         self.counts = {**self.sizes, "m": self.m}
         self.values = {name: float(n) for name, n in self.counts.items()}
         self.some_right = False
-        """Whether some parameter's tokens count as the program says: another's that do not are no matter of the loss then."""
+        """Whether some parameter's tokens count as the program says: then no loss explains another's that do not."""
 
     def counts_right(self, chain: Chain, route: Route) -> bool:
         """Whether every token counts in a parameter's gradient as often as the program says."""

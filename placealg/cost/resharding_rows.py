@@ -213,7 +213,7 @@ def _levels(side: Side, here: Mapping[str, Block], there: Mapping[str, Block], d
         else:
             found.append(_Level(own, known.named(f"{dim}_skipped{side.suffix}", most(0, other - low)),
                                 _of_length("both", [(low, high), (other, end)], common, known)))
-    return [level for k, level in enumerate(found) if level.own != 1 or k == len(found) - 1]
+    return [level for k, level in enumerate(found) if level.own != 1 or not level.whole or k == len(found) - 1]
 
 
 def _common_before(levels: list[_Level], place: Any, known: Bindings) -> Any:

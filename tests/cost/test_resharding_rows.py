@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sympy
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_resharding import agree, kept
 
@@ -98,7 +98,12 @@ PARAMETERS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, u
 ANY = st.sampled_from(("row", "rows", "whole"))
 
 
+ALONE = {"dp": 1, "tp": 1, "ep": 2}
+
+
 @settings(max_examples=6)
+@example(parameters=[{"a": 1, "b": 1, "c": 1}], old=("whole", {"tp": "b", "ep": "a"}), new=("row", {}),
+         meshes=(ALONE, ALONE))  # a dim of one place, which some ranks do not have
 @given(parameters=PARAMETERS, old=layouts_of(ANY), new=layouts_of(st.just("row")), meshes=st.tuples(MESHES, MESHES))
 def test_what_two_layouts_share_is_found_element_by_element(parameters: list[Dims], old: Layout, new: Layout,
                                                             meshes: tuple[Dims, Dims]) -> None:

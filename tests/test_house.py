@@ -7,6 +7,7 @@ import doctest
 import re
 import shlex
 import subprocess
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -207,6 +208,14 @@ def names_twice(paths: Iterable[Path]) -> list[str]:
 def test_every_module_of_the_tests_has_a_name_of_its_own() -> None:
     assert names_twice(path for path in (ROOT / "tests").rglob("*.py") if path.name != "__init__.py") == []
     assert names_twice([Path("a/test_x.py"), Path("b/test_x.py"), Path("b/test_y.py")]) == ["test_x.py"]
+
+
+def test_what_is_mutated_is_there() -> None:
+    """`make mutate` ends where a module was renamed; and all that steps a program through the calculus is in it."""
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]["only_mutate"]
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    calculus = (ROOT / "placealg/prover/calculus").glob("[a-z]*.py")
+    assert [path.name for path in calculus if str(path.relative_to(ROOT)) not in named] == []
 
 
 def test_elision_is_strict_elsewhere() -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from placealg.models.graph import Op, unit_of
 from placealg.simulator import functions, network
 from placealg.simulator.box import Box, Extent, total
 from placealg.simulator.field import Array
 from placealg.simulator.functions import Kept
+from placealg.simulator.matrices import by_matrix, in_order
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.reference import Numbers, Slot, State, slots, updated
 from placealg.simulator.setting import Setting
-from placealg.simulator.space import BATCH, Space, by_matrix, seed_of, weights
+from placealg.simulator.space import BATCH, Space, seed_of, weights
 from placealg.simulator.space import of as space_of
 from placealg.step.program import Reference
 
@@ -34,7 +35,8 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
     matrices = {g.name: list(by_matrix(space, g).values()) for g in space.reference.groups}
     for number in range(steps):
         found, losses = gradient(space, number, states[-1])
-        states.append(updated(space.reference, space.setting, states[-1], found, matrices, losses))
+        states.append(updated(space.reference, space.setting, states[-1], found, matrices, partial(in_order, space),
+                              losses))
     return tuple(states)
 
 

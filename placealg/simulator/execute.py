@@ -17,6 +17,7 @@ from placealg.simulator.compute import compute, start_backward
 from placealg.simulator.divisors import divided
 from placealg.simulator.field import Number, Residues, residues, squares
 from placealg.simulator.machine import Machine, Table, Team
+from placealg.simulator.matrices import in_order
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.operate import operate
 from placealg.simulator.pipeline import message, run_stages
@@ -243,7 +244,8 @@ def _optimize(m: Machine, e: Event) -> None:
     for rank in (r for r in m.acting(e) if not m.skips(r)):
         here, step = {v: dict(table[rank]) for v, table in values.items()}, m.scalar("step", rank)
         matrices = m.matrices(e.group)
-        known = {matrix: network.whole_matrix([here[v][element] for element in entries] for v in reads)
+        known = {matrix: network.whole_matrix(in_order(m.space, group, entries, [here[v][k] for k in entries])
+                                              for v in reads)
                  for matrix, entries in matrices.items() if all(k in here[v] for v in reads for k in entries)}
         for element, before in here["master"].items():
             if m.chosen(e, rank, element):

@@ -24,9 +24,10 @@ import numpy as np
 from placealg.models.graph import Op
 from placealg.simulator.box import Box, Indices
 from placealg.simulator.field import PRIME, Array, Number, Residues, element_type, objects, overflows
+from placealg.simulator.matrices import by_matrix
 from placealg.simulator.reference import Slot, at_risk, slots
 from placealg.simulator.setting import Setting
-from placealg.simulator.space import OwnedElements, by_matrix
+from placealg.simulator.space import OwnedElements
 from placealg.simulator.space import of as space_of
 from placealg.simulator.stages import of as stages_of
 from placealg.simulator.store import Store

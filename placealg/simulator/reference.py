@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -12,7 +12,7 @@ from placealg.simulator.box import Box
 from placealg.simulator.field import Number, overflows, residues, squares
 from placealg.simulator.network import ZERO
 from placealg.simulator.setting import Setting
-from placealg.step.program import Reference
+from placealg.step.program import Group, Reference
 
 Slot = tuple[str, int]
 """(parameter group, instance of its unit)."""
@@ -49,8 +49,12 @@ def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:
     return setting.at_risk or tuple(g.name for g in reference.trained)
 
 
+InOrder = Callable[[Group, Sequence[int], Iterable[Number]], tuple[Number, ...]]
+"""The numbers of some entries of a group, whatever owns them: `matrices.in_order`."""
+
+
 def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
-            matrices: Mapping[str, Iterable[Iterable[int]]], losses: Box | None = None) -> State:
+            matrices: Mapping[str, Iterable[Sequence[int]]], in_order: InOrder, losses: Box | None = None) -> State:
     """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on.
 
     `matrices` are the entries of each group's matrices, which an optimizer may read whole.
@@ -75,7 +79,8 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         group = reference.group(slot[0])
         reads = group.whole_reads if group.locality == "matrix" else ()
         whole = {entry: factor for entries in map(tuple, matrices[slot[0]])
-                 for factor in [network.whole_matrix([values[v][k] for k in entries] for v in reads)]
+                 for factor in [network.whole_matrix(in_order(group, entries, [values[v][k] for k in entries])
+                                                     for v in reads)]
                  for entry in entries}
         results = [network.optimize(w, m, g, state.step, whole[k]) for k, (w, m, g) in enumerate(
             zip(state.weight[slot], state.moments[slot], clipped, strict=True))]

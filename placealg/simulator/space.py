@@ -232,14 +232,6 @@ class Space:
             start += count
 
 
-def by_matrix(space: Space, group: Group) -> dict[tuple[int, ...], list[int]]:
-    """The entries of one instance of a group by the matrix that they belong to."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for entry in range(len(space.parts(group))):
-        found.setdefault(space.matrix_of(group, entry), []).append(entry)
-    return found
-
-
 def _differentiable(graph: Graph, statistics: set[str]) -> frozenset[str]:
     """The parameters, but for statistics and what is frozen, and every tensor that depends on one."""
     found = {t.name for t in graph.parameters} - statistics

@@ -125,3 +125,11 @@ def test_of_many_microbatches_few_are_run() -> None:
     found = meshes(*said, ({"dp": 2, "pp": 2}, {"dp": 2}))
     assert (found.old.microbatches, found.new.microbatches) == (8, 8)
     assert sum(found.old.counts.values()) == sum(found.new.counts.values())
+
+
+@pytest.mark.parametrize(("old", "new"), [("zero1", "zero1*tp"), ("zero1*tp", "zero1")])
+def test_what_is_read_whole_does_not_depend_on_who_owns_it(old: str, new: str) -> None:
+    """A step of Muon reads whole matrices, of which the owners differ between both meshes."""
+    steps = [pa.derive(overlay(parse_strategy(text), {"optimizer": {"name": "muon"}}), resolve_model("gpt"))
+             for text in (old, new)]
+    assert goes_on(steps[0], steps[1], (sizes(old, 2), sizes(new, 3)))

@@ -20,6 +20,7 @@ from placealg.configurations.question import Question
 from placealg.configurations.stages import Groups, Load, grouped, heaviest, spread, stage_loads
 from placealg.cost.arrays import Arrays, Column
 from placealg.frozen import FrozenMap
+from placealg.step.pipeline import ANY, counted, flying, starting
 from placealg.strategy.spec import Strategy
 
 PEAK, STATES = HELD[:2]
@@ -108,9 +109,10 @@ def evaluate(programs: Programs, question: Question, part: bool = False) -> Eval
 def needs(programs: Programs, question: Question, columns: Columns, groups: Groups | None = None) -> Interval:
     """What the fullest stage's device needs with the margin, in every layout, as an interval."""
     factor, reserve = float(question.margin.factor), float(question.margin.reserve)
+    fixed = {p.kind: _fixed(p.held, p, question, columns) for p in programs.stages}
 
     def ends(program: Program, part: Real) -> dict[str, Interval]:
-        found = _bounded(program.held, program, question, part)
+        found = _bounded(fixed[program.kind], part)
         (peak, most), (rest, resting) = found[PEAK], found[STATES]
         if question.margin.factor == 1:
             return {PEAK: (peak + reserve, most + reserve)}
@@ -125,8 +127,9 @@ def needs(programs: Programs, question: Question, columns: Columns, groups: Grou
 def timed(programs: Programs, question: Question, columns: Columns, groups: Groups | None = None
           ) -> dict[str, Interval]:
     """Bound, estimate and card traffic of the slowest stage at every row, as intervals, in seconds."""
-    return _largest(programs, question, columns, False,
-                    lambda program, part: _bounded(program.timed, program, question, part), groups)
+    fixed = {p.kind: _fixed(p.timed, p, question, columns) for p in programs.stages}
+    return _largest(programs, question, columns, False, lambda program, part: _bounded(fixed[program.kind], part),
+                    groups)
 
 
 def by_sequence(found: Mapping[str, Interval], columns: Columns) -> Mapping[str, Interval]:
@@ -205,6 +208,12 @@ def _best_of_each(objective: Interval, rows: Whole) -> npt.NDArray[np.int64]:
     return np.asarray(np.minimum.reduceat(first, starts), dtype=np.int64)
 
 
-def _bounded(arrays: Arrays, program: Program, question: Question, columns: Real) -> dict[str, Interval]:
-    fixed = arrays.fixed({n: float(v) for n, v in question.constants(program).items() if n not in columns})
+def _fixed(arrays: Arrays, program: Program, question: Question, columns: Columns) -> Arrays:
+    """The arrays with a number for all that is the same in every layout, and on every stage of it."""
+    stage = {ANY, *(name(unit) for unit, _ in question.units for name in (counted, flying, starting))}
+    return arrays.fixed({n: float(v) for n, v in question.constants(program).items()
+                         if n not in columns and n not in stage})
+
+
+def _bounded(fixed: Arrays, columns: Real) -> dict[str, Interval]:
     return fixed.bounded({n: columns[n] for n in fixed.names})

@@ -150,7 +150,7 @@ def _against(what: str, rows: Columns, programs: Programs, best: Configuration, 
     every = [at(rows, k) for k in range(len(rows["b"]))]
     exactly = [(exact_need(programs, question, sizes), k) for k, sizes in enumerate(every)]
     fitting = [k for need, k in exactly if need <= question.memory]
-    placing = [(k, place) for k in fitting if (place := best_place(programs, question, every[k]))]
+    placing = best_places(programs, question, {n: c[fitting] for n, c in rows.items()}) if fitting else []
     if not placing:
         need, k = min(exactly)
         own, other = (held_terms(p, question, s) for p, s in ((best.programs, best.sizes), (programs, every[k])))
@@ -158,7 +158,7 @@ def _against(what: str, rows: Columns, programs: Programs, best: Configuration, 
             return Neighbour(what, None, Fraction(0), "places", Fraction(0), Fraction(0))
         term, by = _most(own, other)
         return Neighbour(what, None, Fraction(0), term, by, need - question.memory)
-    nearest = min((place for _, place in placing), key=lambda c: c.value(question.objective))
+    nearest = min(placing, key=lambda c: c.value(question.objective))
     kind = PART if question.objective == "bound" else TERM
     term, by = _most(*({name: question.by_sequence(value, one.sizes)
                         for name, value in terms(one, question, kind).items()} for one in (best, nearest)))
@@ -174,12 +174,18 @@ def compared(found: Found, best: Configuration, programs: Programs, sizes: Mappi
 
 def best_place(programs: Programs, question: Question, sizes: Mapping[str, Fraction]) -> Configuration | None:
     """The configuration in its best place; None where no place fills the nodes evenly."""
-    one = {n: np.array([int(v)]) for n, v in sizes.items()}
-    everywhere, rows = placed(one, programs.strategy.mesh.names, question.devices)
+    found = best_places(programs, question, {n: np.array([int(v)]) for n, v in sizes.items()})
+    return found[0] if found else None
+
+
+def best_places(programs: Programs, question: Question, layouts_of: Columns) -> list[Configuration]:
+    """Configurations in their best places, in order, without those of which no place fills the nodes evenly."""
+    everywhere, rows = placed(layouts_of, programs.strategy.mesh.names, question.devices)
     if not len(rows):
-        return None
+        return []
     low, _ = timed(programs, question, everywhere)[BOUND if question.objective == "bound" else ESTIMATE]
-    return configuration(programs, question, at(everywhere, int(np.argmin(low))))
+    places = [np.flatnonzero(rows == row) for row in np.unique(rows)]
+    return [configuration(programs, question, at(everywhere, int(place[np.argmin(low[place])]))) for place in places]
 
 
 def _most(own: Mapping[str, Fraction], other: Mapping[str, Fraction]) -> tuple[str, Fraction]:

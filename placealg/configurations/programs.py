@@ -182,7 +182,7 @@ class Cache:
     def __init__(self, folder: Path | None, model: Model):
         self.folder = folder
         self.version = sources()[:16]
-        self.key = sha256((sources() + repr(model)).encode()).hexdigest()
+        self.key = sha256((sources() + repr(replace(model, source=""))).encode()).hexdigest()
 
     def path(self, expression: str) -> Path | None:
         """The file of a strategy."""

@@ -182,6 +182,8 @@ def strategies(question: Question) -> list[str]:
 
 def _may(expression: str, question: Question) -> bool:
     """Whether a strategy has the axes that are fixed at more than one device, and none that is fixed at one."""
+    if not question.space.fixed:
+        return True
     names = parse_strategy(expression).mesh.names
     chunks = "v" if "interleaved" in expression else ""
     return all((n in names) == (size > 1) or (n == "v" and (bool(chunks) == (size > 1))) or n in ("b", "m")

@@ -124,6 +124,14 @@ def ends(step: Step, seen: Seen, names: Mapping[str, Named], group_of: Mapping[s
                 break
 
 
+def _lost(chain: Chain, route: Route, sizes: Mapping[str, int]) -> bool:
+    """Whether a parameter that the program updates keeps its old value, or has not what other ranks made of it."""
+    if route.update is None:
+        return False
+    published = route.publish.axes if route.publish else ()
+    return not chain.updated or bool({a for a in published if sizes[a] > 1} - {a for h in chain.new for a in h.axes})
+
+
 def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[str, Route], group_of: Mapping[str, Any]
           ) -> Iterator[Difference]:
     """Whether what gradients are clipped by is made of their norm: its number must stand on the way to the factor."""
@@ -143,6 +151,8 @@ def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[st
         return
     total = 0.0
     for group, _, places in copies(step, seen, names, group_of):
+        if any(_lost(c, routes[group], seen.mesh) for replicas in places for _, c in replicas):
+            return  # told as another difference: of what was lost, the gradient is not seen
         if routes[group].norm is None:
             continue
         for replicas in places:

@@ -332,8 +332,7 @@ def _digest(values: Tensor) -> str:
 @contextmanager
 def _patched(recorder: Recorder, models: Sequence[nn.Module]) -> Iterator[None]:
     """Hear which module runs, when a collective is waited for, and when a backward has ended."""
-    call, wait, future = nn.Module._call_impl, dist.Work.wait, dist.Work.get_future
-    names = {}
+    call, names = nn.Module._call_impl, {}
     for part in models:
         names.update({id(m): plain_name(n) for n, m in part.named_modules()})
 
@@ -345,21 +344,36 @@ def _patched(recorder: Recorder, models: Sequence[nn.Module]) -> Iterator[None]:
         finally:
             recorder.modules.pop()
 
-    def marked_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.waiting += 1
-        try:
-            return wait(self, *args, **kwargs)
-        finally:
-            recorder.waiting -= 1
-            recorder.waited(self)
+    def marked(method: Any, waits: bool) -> Any:
+        def waited(self: Any, *args: Any, **kwargs: Any) -> Any:
+            recorder.waiting += waits
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                recorder.waiting -= waits
+                recorder.waited(self)
+        return waited
 
-    def marked_future(self: Any) -> Any:
-        recorder.waited(self)
-        return future(self)
-
-    nn.Module._call_impl, dist.Work.wait, dist.Work.get_future = named_call, marked_wait, marked_future
+    methods = [(kind, name, getattr(kind, name)) for kind in _kinds(dist.Work) for name in _WAITS if name in vars(kind)]
+    nn.Module._call_impl = named_call
+    for kind, name, method in methods:
+        setattr(kind, name, marked(method, name == "wait"))
     try:
         yield
     finally:
-        nn.Module._call_impl, dist.Work.wait, dist.Work.get_future = call, wait, future
+        nn.Module._call_impl = call
+        for kind, name, method in methods:
+            setattr(kind, name, method)
+
+
+_WAITS = ("wait", "get_future", "getFuture")
+"""What a collective's work is waited for by; the fake group's work has methods of its own."""
+
+
+def _kinds(kind: type) -> Iterator[type]:
+    """A class and all that are made from it."""
+    below: list[type] = kind.__subclasses__()
+    yield kind
+    for one in below:
+        yield from _kinds(one)
 

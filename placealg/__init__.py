@@ -169,9 +169,9 @@ def fit(what: Given, model: Model | str | None = None, *, device_memory: str = "
     True
     """
     from placealg.cli.fit import fitted
-    from placealg.cli.given import case_of, settled_sizes
+    from placealg.cli.given import case_of
 
-    case = case_of(what, model, settled_sizes(what, sizes, batch), devices, precision=precision, loss=loss)
+    case = case_of(what, model, sizes, devices, precision=precision, loss=loss)
     return fitted(case, device_memory, devices, batch, reserve, activation_factor, by)
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial
 
-from placealg.cli.inputs import CommandCase, accumulates, foreign, options, read_case, read_strategy
+from placealg.cli.inputs import CommandCase, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
+from placealg.cli.sizes import said_sizes
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
 from placealg.cost.layouts import MOST_SEQUENCES, Layout, layouts, sequences, with_batch
@@ -35,14 +36,10 @@ def fit_command(chosen: Namespace) -> int:
     margin = read_margin(chosen.reserve, chosen.activation_factor)
     measured = amount(chosen.measured, BYTES, "--measured") if chosen.measured else None
     batch = whole(chosen.batch, MOST_SEQUENCES, "--batch") if chosen.batch else None
-    ways = partial(settled, limit=limit, devices=whole(chosen.devices, MOST_DEVICES, "--devices")
-                   if chosen.devices is not None else None, batch=batch, margin=margin, kind=chosen.by, rate=rate,
-                   speeds=speeds, measured=measured, on=on)
     case = _case(chosen)
-    sized = ways(case)
-    if sized.layouts is None and batch and sized.sizes.get("m") == 1 and _open(chosen):
-        case = _case(chosen, ["m=1"])  # a step without accumulation holds its gradients otherwise
-        sized = ways(case)
+    sized = settled(case, limit, devices=whole(chosen.devices, MOST_DEVICES, "--devices")
+                    if chosen.devices is not None else None, batch=batch, margin=margin, kind=chosen.by, rate=rate,
+                    speeds=speeds, measured=measured, on=on)
     if chosen.format == "json":
         print_json({"version": 2, "strategy": case.strategy.name, "model": case.model.name, **document(sized)})
     else:
@@ -54,9 +51,15 @@ def settled(case: CommandCase, limit: Fraction, *, devices: int | None = None, b
             margin: Margin = NO_MARGIN, kind: str = KINDS[0], rate: Fraction | None = None,
             speeds: Mapping[str, Fraction] = FrozenMap(), measured: Fraction | None = None,
             on: Machine | None = None) -> Sized:
-    """A case at its sizes against the memory `limit`, in bytes; what is left open is settled so that it fits."""
+    """A case at its sizes against the memory `limit`, in bytes; what is left open is settled so that it fits.
+
+    Without a batch a step has one microbatch where nothing says another number. Gradients that rest whole while others
+    are accumulated do not in such a step.
+    """
     known = {n: Fraction(v) for n, v in case.strategy.mesh.sizes().items()} | dict(case.sizes)
     told = case.strategy.microbatches or known.get("m")
+    if case.once and not batch and told in (None, 1):
+        case = case.once()
     if (batch and told is None) or (not batch and any(
             "b" in held_against(stage, kind).inputs for stage in stages(case.step, known))):
         known.setdefault("b", Fraction(1))
@@ -72,6 +75,8 @@ def settled(case: CommandCase, limit: Fraction, *, devices: int | None = None, b
         known |= _alone(free, case, limit, known, kind, margin)
     if batch:
         known = _filled(case, known, batch)
+        if case.once and found is None and known["m"] == 1:
+            case = case.once()
     every = fit(case.step, case.strategy, case.model, limit, known, kind, margin)
     work = compute(every[0].step)
     seconds = work.bound(None, speeds, known)
@@ -137,24 +142,13 @@ def whole(text: str, most: int, where: str) -> int:
     return int(text)
 
 
-def _open(chosen: Namespace) -> bool:
-    """Whether neither a framework's configuration nor the command line says how many microbatches a step has."""
-    said = {word.partition("=")[0].strip() for word in chosen.sizes}
-    return "m" not in said and accumulates(chosen.strategy, foreign(chosen))
-
-
-def _case(chosen: Namespace, more: Iterable[str] = ()) -> CommandCase:
-    """The case; `--devices` completes or checks the mesh where at most one axis is without a size.
-
-    Without a batch a step has one microbatch where nothing says another number, and is read so.
-    """
-    words = [*chosen.sizes, *more]
-    if not more and not chosen.batch and _open(chosen):
-        words.append("m=1")
+def _case(chosen: Namespace) -> CommandCase:
+    """The case; `--devices` completes or checks the mesh where at most one axis is without a size."""
+    words = list(chosen.sizes)
     if chosen.devices is not None:
         devices = whole(chosen.devices, MOST_DEVICES, "--devices")
         mesh = read_strategy(chosen.strategy, foreign(chosen)).mesh
-        said = {word.partition("=")[0].strip() for word in words}
+        said = said_sizes(words)
         if sum(a not in said and a not in mesh.sizes() for a in mesh.names) <= 1:
             words.append(f"devices={devices}")
     return read_case(chosen.strategy, chosen.model, words, **options(chosen))

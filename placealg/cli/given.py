@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from placealg.check.claims import Side
-from placealg.cli.inputs import (
-    CommandCase,
-    CommandOptions,
-    accumulates,
-    default_model,
-    is_foreign,
-    of_strategy,
-    read_case,
-)
+from placealg.cli.inputs import CommandCase, CommandOptions, default_model, is_foreign, of_strategy, read_case
 from placealg.cost.divides import Divides
 from placealg.errors import InputError, kind, need
 from placealg.importers.model import model_of
@@ -65,30 +59,39 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
         need(word, str, f"{option}: it is named by a word")
     on = model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
-    if isinstance(what, Reading) and "m=1" in words:
-        from placealg.importers.read import read_once
-
-        what = read_once(what)
     if isinstance(what, CommandCase) and on is None:
-        return what if sizes is None else of_strategy(what.strategy, what.model, words, devices, what.step, **said)
+        return what if sizes is None else _sized(what, what.model, words, devices, what.step, **said)
     if isinstance(what, Strategy | CommandCase | Reading):
         given = on if on is not None or not isinstance(what, Reading) else _model_of(what)
         if given is None:
             raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
         if isinstance(what, CommandCase) and what.lead is not None:
             raise InputError("a file that edits the program stands on its own model: read it with model=")
-        return of_strategy(what if isinstance(what, Strategy) else what.strategy, given, words, devices, **said)
+        return _sized(what, given, words, devices, **said)
     if not isinstance(what, str | Path):
         raise InputError(f"{kind(what)} is no strategy: a Strategy, a Step, an expression such as "
                          "'zero3*tp_sp' or a strategy file is one")
-    case = read_case(str(what), on, ["m=1"] if "m=1" in words and is_foreign(str(what)) else ())
-    return case if sizes is None else of_strategy(case.strategy, case.model, words, devices, case.step, **said)
+    case = read_case(str(what), on, ())
+    return case if sizes is None else _sized(case, case.model, words, devices, case.step, **said)
 
 
-def settled_sizes(what: object, sizes: Mapping[str, Any], batch: int | None) -> Mapping[str, Any]:
-    """The sizes, with one microbatch where neither they nor a batch nor a framework's configuration says how many."""
-    is_open = what.accumulates if isinstance(what, Reading) else isinstance(what, str | Path) and accumulates(str(what))
-    return {**sizes, "m": 1} if is_open and batch is None and "m" not in sizes else sizes
+def _sized(one: Strategy | CommandCase | Reading, model: Model, words: list[str], devices: int | None,
+           step: Step | None = None, **said: Unpack[CommandOptions]) -> CommandCase:
+    """A case at sizes; of a configuration that leaves the microbatches open, as it is with one where they say so."""
+    strategy = one if isinstance(one, Strategy) else one.strategy
+    case = of_strategy(strategy, model, words, devices, step, **said)
+    if isinstance(one, Strategy) or not (one.accumulates if isinstance(one, Reading) else one.once):
+        return case
+    once = partial(_once, one, model, words, devices, **said)
+    return once() if case.sizes.get("m") == 1 else replace(case, once=once)
+
+
+def _once(one: CommandCase | Reading, *words: Any, **said: Unpack[CommandOptions]) -> CommandCase:
+    from placealg.importers.read import read_once
+
+    if isinstance(one, Reading):
+        return _sized(read_once(one), *words, **said)
+    return _sized(one.once() if one.once else one, *words, **said)
 
 
 def program_of(what: Given, model: Model | str | None) -> Step:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from placealg.cli.sizes import DEVICES, read_sizes, symbols_of
+from placealg.cli.sizes import DEVICES, read_sizes, said_sizes, symbols_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import PREDICTION
@@ -33,6 +34,7 @@ from placealg.strategy.spec import DEFAULTS, Strategy, overlay
 
 if TYPE_CHECKING:
     from placealg.importers.reading import Options as Foreign
+    from placealg.importers.reading import Reading
 
 class StyleOptions(TypedDict, total=False):
     """What a command line says of the model's transformer."""
@@ -111,6 +113,7 @@ class CommandCase:
 
     `base` is the program as derived, before a file's edits or events; `expect` is what the file promises, `source`
     where it comes from, `masked` where its bug does not show. `edited` is what a file's edits made into `step`.
+    `once` reads a framework's configuration for a step with one microbatch, where it leaves open how many there are.
     """
 
     strategy: Strategy
@@ -122,6 +125,7 @@ class CommandCase:
     source: str = ""
     masked: tuple[Masked, ...] = ()
     edited: Edited | None = None
+    once: Callable[[], CommandCase] | None = None
 
     @property
     def lead(self) -> Step | None:
@@ -166,16 +170,6 @@ def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
     return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
 
 
-def accumulates(word: str, foreign: Foreign | None = None) -> bool:
-    """Whether a word names a framework's configuration that leaves open how many microbatches a step has."""
-    if not is_foreign(word):
-        return False
-    from placealg.importers.read import read_file
-    from placealg.importers.reading import Options as Beside
-
-    return read_file(word, foreign or Beside()).accumulates
-
-
 def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
               **said: Unpack[CommandOptions]) -> CommandCase:
     """The case that the words of a command line describe; `axes` are those of strategies beside this one.
@@ -208,7 +202,7 @@ def of_strategy(strategy: Strategy, model: Model, sizes: Iterable[str] = (), dev
         if step is not None and step.events != derive(strategy, model).events:
             raise InputError("the program of a file that edits it has the bytes and the loss that the file says")
         strategy, model, step = precise, run, None
-    sized = {word.partition("=")[0] for word in words}
+    sized = said_sizes(words)
     if devices is not None and sum(a not in sized and a not in strategy.mesh.sizes() for a in strategy.mesh.names) <= 1:
         words.append(f"{DEVICES}={devices}")
     base = derive(strategy, model)
@@ -266,14 +260,19 @@ def _run_as(model: Model, said: CommandOptions) -> Model:
 
 def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
                   said: CommandOptions) -> CommandCase:
-    from placealg.cli.foreign import model_with, read_foreign
-    from placealg.importers.model import model_of
+    from placealg.cli.foreign import read_foreign
     from placealg.importers.reading import Options as Beside
 
-    beside, sizes = said.get("foreign", Beside()), tuple(sizes)
-    if "m=1" in (size.replace(" ", "") for size in sizes) and accumulates(word, beside):
-        beside = replace(beside, microbatches=1)
-    reading = read_foreign(word, beside)
+    case = _of_reading(read_foreign(word, said.get("foreign", Beside())), word, model, tuple(sizes), tuple(axes),
+                       default, said)
+    return case.once() if case.once and case.sizes.get("m") == 1 else case
+
+
+def _of_reading(reading: Reading, word: str, model: Model | str | None, sizes: tuple[str, ...], axes: tuple[str, ...],
+                default: str, said: CommandOptions) -> CommandCase:
+    from placealg.cli.foreign import model_with
+    from placealg.importers.model import model_of
+
     strategy = _precise(reading.strategy, said, sizes)
     try:
         named = None if model else model_of(reading, **_style(said))
@@ -282,12 +281,18 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
         step = derive(strategy, chosen)
     except InputError as error:
         raise (error.moved(word) if error.key else error.at(word)) from None
-    words = list(sizes)
-    given = {text.partition("=")[0].strip() for text in words}
-    known = symbols_of(chosen)
-    words += [f"{s}={n}" for s, n in reading.sizes.items() if s in known and s not in given and
-              s not in bound_sizes(strategy, chosen)]
-    return CommandCase(strategy, chosen, step, read_sizes(words, strategy, chosen, axes), step, source=Path(word).name)
+    given, known = said_sizes(sizes), symbols_of(chosen)
+    words = [*sizes, *(f"{s}={n}" for s, n in reading.sizes.items() if s in known and s not in given and
+                       s not in bound_sizes(strategy, chosen))]
+    once = partial(_once, reading, word, model, sizes, axes, default, said) if reading.accumulates else None
+    return CommandCase(strategy, chosen, step, read_sizes(words, strategy, chosen, axes), step,
+                       source=Path(word).name, once=once)
+
+
+def _once(reading: Reading, *words: Any) -> CommandCase:
+    from placealg.importers.read import read_once
+
+    return _of_reading(read_once(reading), *words)
 
 
 def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,

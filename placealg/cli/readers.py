@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from placealg.cli.inputs import (
     shared_model,
 )
 from placealg.cli.output import print_json, print_lines, print_text, width
+from placealg.cli.sizes import said_sizes
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
 from placealg.progress import each, say
@@ -142,11 +142,6 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
     return [(), line(Span("✓ ", "green"), f"as the file expects: {verdict}")]
 
 
-def given_sizes(words: Iterable[str]) -> set[str]:
-    """The names of the sizes that the command line says."""
-    return {word.partition("=")[0].strip() for word in words}
-
-
 def _fewer(reference: Reference, sizes: dict[str, int], microbatches: int, given: set[str]
            ) -> tuple[dict[str, int], int]:
     """Fewer microbatches, then ranks, than a strategy says: so few that they can be run. What is given stays."""
@@ -185,7 +180,7 @@ def simulate(chosen: Namespace) -> int:
     said: dict[str, int] = {}
     if prod(sizes.values()) * microbatches > LARGEST_RUN:
         said = {**sizes, "m": microbatches}
-        sizes, microbatches = _fewer(reference, sizes, microbatches, given_sizes(chosen.sizes))
+        sizes, microbatches = _fewer(reference, sizes, microbatches, said_sizes(chosen.sizes))
         said = {n: size for n, size in said.items() if size != {**sizes, "m": microbatches}[n]}
     cells = prod(sizes.values()) * microbatches
     if cells > LARGEST_RUN:

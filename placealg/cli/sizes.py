@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 DEVICES = "devices"
 
 
+def said_sizes(words: Iterable[str]) -> set[str]:
+    """The names of the sizes that words of `--set` say.
+
+    >>> sorted(said_sizes(["dp=8", "m = 4"]))
+    ['dp', 'm']
+    """
+    return {word.partition("=")[0].strip() for word in words}
+
+
 def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Iterable[str] = ()) -> dict[str, Fraction]:
     """The sizes of `--set`: symbols that strategy or model use, consistent with what both of them bind.
 

@@ -67,7 +67,7 @@ def quotient(one: Any, other: Any) -> Any:
     top, bottom = _named(one, known), _named(other, known)
     found = irreducible_quotient(top, bottom)
     if found is None:
-        found = factored(top / bottom)
+        found = sympy.factor(top / bottom)
     found = tidy(found) if sympy.count_ops(found) <= _LONG else found
     for (function, arguments), name in reversed(known.items()):
         found = found.xreplace({name: function(*arguments, evaluate=False)})

@@ -572,7 +572,8 @@ def test_gradients_rest_whole_only_where_a_step_accumulates(words: list[str], he
     assert next(t["expr"] for t in terms if t["name"] == "gradients") == f"Psi*{held}"
 
 
-@pytest.mark.parametrize(("sizes", "held"), [({}, "g/dp"), ({"m": 1}, "g/dp"), ({"m": 2}, "g"), ({"batch": 16}, "g")])
+@pytest.mark.parametrize(("sizes", "held"), [({}, "g/dp"), ({"m": 1}, "g/dp"), ({"m": 2}, "g"), ({"batch": 16}, "g"),
+                                             ({"batch": 8}, "g/dp")])
 def test_in_python_gradients_rest_whole_only_where_a_step_accumulates(sizes: dict[str, int], held: str,
                                                                       tmp_path: Path) -> None:
     path = tmp_path / "accelerate.yaml"

@@ -145,7 +145,7 @@ def _expected(wrong: list[str], verdict: str) -> list[Line]:
 def _fewer(reference: Reference, sizes: dict[str, int], microbatches: int, given: set[str]
            ) -> tuple[dict[str, int], int]:
     """Fewer microbatches, then ranks, than a strategy says: so few that they can be run. What is given stays."""
-    from placealg.simulator.setting import FEW, fitting_microbatches
+    from placealg.simulator.setting import few_microbatches, fitting_microbatches
 
     stages = reference.pipeline
     small = {**sizes, **{a: 2 for a in sizes if a not in given and sizes[a] > 1}}
@@ -153,7 +153,7 @@ def _fewer(reference: Reference, sizes: dict[str, int], microbatches: int, given
         small[stages.axis] = max(small[stages.axis], stages.least)
     for tried in (sizes, small):
         many = microbatches if "m" in given else min(microbatches, fitting_microbatches(
-            reference, tried, FEW * (tried[stages.axis] if stages is not None else 1)))
+            reference, tried, few_microbatches(reference, tried)))
         if prod(tried.values()) * many <= QUICK_RUN:
             break
     return tried, many
@@ -179,9 +179,9 @@ def simulate(chosen: Namespace) -> int:
     microbatches = reference.microbatches or int(case.sizes.get("m") or fitting_microbatches(reference, sizes, 2))
     said: dict[str, int] = {}
     if prod(sizes.values()) * microbatches > LARGEST_RUN:
-        said = {**sizes, "m": microbatches}
+        many = {**sizes, "m": microbatches}
         sizes, microbatches = _fewer(reference, sizes, microbatches, said_sizes(chosen.sizes))
-        said = {n: size for n, size in said.items() if size != {**sizes, "m": microbatches}[n]}
+        said = {n: size for n, size in many.items() if size != {**sizes, "m": microbatches}[n]}
     cells = prod(sizes.values()) * microbatches
     if cells > LARGEST_RUN:
         raise InputError(f"{cells} ranks times microbatches are too large a run to simulate (at most {LARGEST_RUN})")

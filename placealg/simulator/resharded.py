@@ -17,7 +17,7 @@ from placealg.simulator import device
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine, Table
 from placealg.simulator.run import Checkpoint, Comparison, Differs, Outcome, Trees, go_through, switch_on, train
-from placealg.simulator.setting import FEW, Cell, Setting, fewest_layers, fitting_microbatches
+from placealg.simulator.setting import Cell, Setting, few_microbatches, fewest_layers, fitting_microbatches
 from placealg.simulator.space import Space
 from placealg.simulator.space import of as space_of
 from placealg.step.lower import lowered
@@ -47,8 +47,7 @@ def meshes(old: Step, new: Step, sizes: tuple[Mapping[str, int], Mapping[str, in
     units = [2 if apart(s.reference.graph) else 1 for s in steps]
     layers = max(-(-fewest_layers(s.reference, n) * each // max(units))
                  for s, n, each in zip(steps, sizes, units, strict=True)) * max(units)
-    most = max(FEW * n.get(s.reference.pipeline.axis if s.reference.pipeline else "", 1)
-               for s, n in zip(steps, sizes, strict=True))
+    most = max(few_microbatches(s.reference, n) for s, n in zip(steps, sizes, strict=True))
     many = [fitting_microbatches(s.reference, n, min(s.reference.microbatches or 2, most))
             for s, n in zip(steps, sizes, strict=True)]
     plain = [Setting.equal(s.reference, n, m, 1, layers=layers // each, seed=seed)

@@ -154,6 +154,11 @@ FEW = 4
 """Of more microbatches that a strategy says, a small run has so many, times the stages of a pipeline."""
 
 
+def few_microbatches(reference: Reference, sizes: Mapping[str, int]) -> int:
+    """The number of microbatches beyond which a small run at these sizes has no more of them."""
+    return FEW * (sizes[reference.pipeline.axis] if reference.pipeline else 1)
+
+
 def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:
     """The smallest number of microbatches from `microbatches` on that the order of the pipeline takes."""
     pipeline = reference.pipeline

@@ -14,7 +14,7 @@ from placealg.watch.differences import Difference, Tally
 from placealg.watch.expected import Route
 from placealg.watch.names import Named
 from placealg.watch.rest import split_over
-from placealg.watch.seen import Chain, RankSeen, Seen
+from placealg.watch.seen import Chain, Hop, RankSeen, Seen
 
 CLOSE = {"float64": 1e-4, "float32": 1e-3}
 """Type of the parameters -> relative difference below which two norms are one; 0.03 for shorter types."""
@@ -132,11 +132,15 @@ def _lost(chain: Chain, route: Route, sizes: Mapping[str, int]) -> bool:
     return not chain.updated or bool({a for a in published if sizes[a] > 1} - {a for h in chain.new for a in h.axes})
 
 
+def _clips(chain: Chain) -> Iterator[Hop]:
+    """Where a parameter's gradient is multiplied by what a norm has made."""
+    return (h for t in chain.terms for h in t.hops if h.verb == "scale" and h.norm)
+
+
 def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[str, Route], group_of: Mapping[str, Any]
           ) -> Iterator[Difference]:
     """Whether what gradients are clipped by is made of their norm: its number must stand on the way to the factor."""
-    clips = [(r.rank, abs(h.factor), h) for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops
-             if h.verb == "scale" and h.norm]
+    clips = [(r.rank, abs(h.factor), h) for r in seen.ranks for c in r.chains for h in _clips(c)]
     if seen.backend == "fake" or not clips or not any(e.verb == "norm" for e in step.events):
         return
     close = CLOSE.get(seen.dtype, 0.03)
@@ -159,14 +163,14 @@ def norms(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[st
             for chain in _owners(replicas):
                 if chain.square < 0 or (not chain.terms and chain.owned):
                     return
-                scale = {abs(h.factor) for t in chain.terms for h in t.hops if h.verb == "scale" and h.norm}
+                scale = {abs(h.factor) for h in _clips(chain)}
                 if chain.terms and len(scale) != 1:
                     return  # told as another difference
                 factor = next(iter(scale), 1.0)
                 total += chain.square / (factor ** 2 or 1.0)
     norm = sqrt(total)
     for rank in seen.ranks:
-        mine = {h.message: h for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale" and h.norm}
+        mine = {h.message: h for c in rank.chains for h in _clips(c)}
         for number, hop in mine.items():
             told = rank.totals.get(number, ())
             if not norm or any(abs(abs(v) / want - 1) < close for v in told for want in (norm, norm ** 2)):

@@ -10,8 +10,8 @@ from typing import Any
 
 from placealg.errors import InputError
 
-VERSION = 1
-"""The version of the document."""
+VERSION = 2
+"""The version of the document: what was recorded by an earlier one lacks what is compared now."""
 
 UNCLIPPED, CLIPPED, SECOND = "unclipped", "clipped", "second"
 """The steps in which weights are measured: nothing is clipped, all is, the step after these."""

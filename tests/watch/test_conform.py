@@ -353,7 +353,8 @@ def test_a_kernel_that_contradicts_the_prover_is_no_pass(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("text", "says"), [
     ("", "no JSON"), ("[1]", "no recording"), ('{"version": 9, "seen": {}}', "version 9"),
-    ('{"version": 1, "seen": {"mesh": 3}}', "damaged"), ('{"version": 1, "seen": []}', "damaged"),
+    ('{"version": 2, "seen": {"mesh": 3}}', "damaged"), ('{"version": 2, "seen": []}', "damaged"),
+    ('{"version": 1, "seen": {"mesh": {"dp": 2}, "ranks": []}}', "version 1 of a recording; this placealg reads 2"),
 ])
 def test_what_is_no_recording(text: str, says: str, placealg: Run, tmp_path: Path) -> None:
     file = tmp_path / "seen.json"

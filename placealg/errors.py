@@ -109,6 +109,16 @@ def _spelled(value: Any) -> str:
     return value.isoformat() if isinstance(value, (date, time)) else repr(value)
 
 
+def begun(name: str, valid: Iterable[str]) -> tuple[str, ...]:
+    """The valid names that begin as one of three letters at least does.
+
+    >>> begun("gpt3", ["gpt", "gpt3-175b"]), begun("llama-3", ["llama-3-70b", "llama-3-8b"]), begun("g", ["gpt"])
+    (('gpt3-175b',), ('llama-3-70b', 'llama-3-8b'), ())
+    """
+    start = letters(name)
+    return tuple(n for n in valid if len(start) >= 3 and letters(n).startswith(start))
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The valid name closest to `name`, or "" when none is near.
 

@@ -143,10 +143,14 @@ class CommandCase:
         return derive(overlay(plain, {"loss": {"preset": "token_mean", **kept}}), self.model)
 
 
+_FILES = (".toml", ".json", ".yaml", ".yml", ".sh", ".py")
+"""How files of strategies and of frameworks end: a word that ends so is no expression, whether it is there or not."""
+
+
 def is_file(word: str) -> bool:
     """Whether a strategy word names a file, or a folder, rather than an expression."""
     path = Path(word)
-    return word.endswith(".toml") or path.is_file() or (path.is_dir() and word not in names())
+    return path.suffix in _FILES or path.is_file() or (path.is_dir() and word not in names())
 
 
 def is_foreign(word: str) -> bool:

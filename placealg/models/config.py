@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.arith import Monomial
-from placealg.errors import InputError, kind, nearest, need
+from placealg.errors import InputError, begun, kind, nearest, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.models.abstract import abstract, amax, statistics, two_losses
@@ -310,6 +310,8 @@ def _locate(path_or_name: str | Path) -> tuple[Path, str]:
     stem = path.stem if path.suffix == ".json" else text
     names = tuple(dict.fromkeys(("abstract", *shipped(), *SYMBOLIC, *(published() if "/" in text else ()))))
     alike = [n for n in names if _sizes_told(n) == _sizes_told(stem)]
+    if some := begun(stem, names):
+        raise InputError(f"no file and no shipped model '{text}'", name=some[0] if len(some) == 1 else "", valid=some)
     for meant in (stem, stem.rpartition("/")[2]):
         if nearest(meant, alike):
             raise InputError(f"no file and no shipped model '{text}'", name=meant, valid=alike)

@@ -119,3 +119,13 @@ def test_a_search_takes_its_model_as_every_command_does(model: list[str], placea
     assert (once.code, once.err) == (2, "placealg: search: missing --batch\n")
     twice = placealg("search", *model, "gpt2", "--devices", "8", "--batch", "8")
     assert twice.err == "placealg: search: unexpected argument 'gpt2'\n"
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("model", "gpt3"), "no file and no shipped model 'gpt3'; did you mean 'gpt3-175b'?"),
+    (("model", "llama-3"), "no file and no shipped model 'llama-3'; valid: llama-3-70b, llama-3-8b, llama-3.1-405b"),
+    (("prove", "ds_config.json"), "ds_config.json: no such file"), (("fit", "a.yaml"), "a.yaml: no such file")])
+def test_a_beginning_and_a_file_that_is_not_there_are_told(words: tuple[str, ...], says: str, placealg: Run) -> None:
+    more = ("--device-memory", "80GB") if words[0] == "fit" else ()
+    found = placealg(*words, *more)
+    assert (found.code, found.out, found.err) == (2, "", f"placealg: {says}\n")

@@ -20,6 +20,7 @@ from placealg.render.reshard import Page, document, page
 from placealg.step.checkpoint import Sizes, checkpoint
 from placealg.step.reshard import Reshard, check_alike, totals
 from placealg.step.trained import taught
+from placealg.strategy.spec import Strategy
 
 
 def reshard(chosen: Namespace) -> int:
@@ -29,7 +30,8 @@ def reshard(chosen: Namespace) -> int:
     found = Reshard(checkpoint(old.step, old.strategy, old.model), checkpoint(with_saves, new.strategy, new.model))
     check_alike(found, (old.model, new.model), (taught(old.strategy, old.model), taught(new.strategy, new.model)))
     check_batches(old.step, new.step)
-    sizes = {**_old_sizes(old), **new.sizes, **{n: v for n, v in old.sizes.items() if n not in old.strategy.mesh.names}}
+    own = _own_sizes(old.strategy)
+    sizes = {**_old_sizes(old), **new.sizes, **{n: v for n, v in old.sizes.items() if n not in own}}
     meshes = _known(old, new)
     reader = _reader(chosen, meshes)
     counted = totals(found, *meshes) if meshes else None
@@ -46,26 +48,28 @@ def reshard(chosen: Namespace) -> int:
 def _cases(chosen: Namespace) -> tuple[CommandCase, CommandCase]:
     """Both cases, on one model; a size of the old mesh has `_old` behind its name."""
     strategies = [read_strategy(word, foreign(chosen)) for word in (chosen.a, chosen.b)]
-    axes = strategies[0].mesh.names
+    axes, own = map(_own_sizes, strategies)
     of_old: list[str] = []
     of_both: list[str] = []
     of_new: list[str] = []
     for word in chosen.sizes:
         name = word.partition("=")[0].strip()
         before, _, axis = name.replace("_", ".").partition(".")
-        if before in ("old", "new") and axis in (*axes, *strategies[1].mesh.names):
+        if before in ("old", "new") and axis in (*axes, *own):
             meant = axis + OLD if before == "old" else axis
             raise InputError(f"unknown axis '{name}'; did you mean '{meant}'?", where=f"--set {word}")
         if name.endswith(OLD):
-            if name.removesuffix(OLD) not in axes:
-                raise InputError(f"{strategies[0].name} has no axis '{name.removesuffix(OLD)}'", where=f"--set {word}",
-                                 name=name.removesuffix(OLD), valid=axes)
+            short = name.removesuffix(OLD)
+            if short not in axes:
+                raise InputError(f"{strategies[0].name} has no {'chunks' if short == 'v' else 'axis'} '{short}'",
+                                 where=f"--set {word}", name=short, valid=axes)
             of_old.append(word.replace(OLD, "", 1))
-        elif name in strategies[1].mesh.names:
+        elif name in own:
             of_new.append(word)
         elif name in axes:
-            raise InputError(f"{strategies[1].name} has no axis '{name}'; did you mean '{name}{OLD}', the old mesh's?",
-                             where=f"--set {word}")
+            what = "chunks" if name == "v" else "axis"
+            raise InputError(f"{strategies[1].name} has no {what} '{name}'; did you mean '{name}{OLD}', the old "
+                             "mesh's?", where=f"--set {word}")
         else:
             of_both.append(word)
     default, beside = default_model(*strategies), [a + OLD for a in axes]  # a typing error may have meant one of these
@@ -89,8 +93,13 @@ def _of_old_mesh(error: InputError, words: list[str]) -> InputError:
     return InputError(what, where=f"--set {named}={size}")
 
 
+def _own_sizes(strategy: Strategy) -> tuple[str, ...]:
+    """The sizes that either mesh has of its own: those of axes, and chunks of a stage whose number is open."""
+    return (*strategy.mesh.names, *(("v",) if strategy.option("schedule", "chunks") == "v" else ()))
+
+
 def _old_sizes(old: CommandCase) -> dict[str, Fraction]:
-    return {a + OLD: n for a, n in old.sizes.items() if a in old.strategy.mesh.names}
+    return {a + OLD: n for a, n in old.sizes.items() if a in _own_sizes(old.strategy)}
 
 
 def _known(old: CommandCase, new: CommandCase) -> tuple[Sizes, Sizes] | None:

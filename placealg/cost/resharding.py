@@ -112,7 +112,7 @@ class _Made:
         self.reshard, self.old, self.new = reshard, old, new
         self.rank = symbol(RANK)
         self.both = sympy.Min(old.ranks(), new.ranks())
-        self.known = Bindings((*SYMBOLS, RANK, STAGE, TURN, TURN + OLD, *old.found.axes, *new.found.axes,
+        self.known = Bindings((*SYMBOLS, "v" + OLD, RANK, STAGE, TURN, TURN + OLD, *old.found.axes, *new.found.axes,
                                *(a + OLD for a in old.found.axes)))
         self.sides = old, new
         self.at = self._at(old), self._at(new)

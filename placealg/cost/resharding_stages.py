@@ -45,9 +45,9 @@ class Side:
 
     @property
     def chunks(self) -> Any:
-        """The chunks of every stage: a number, or v."""
+        """The chunks of every stage: a number, or v by the name that it has on this side."""
         pipeline = self.found.pipeline
-        return symbol("v") if pipeline and pipeline.chunks is None else pipeline.chunks if pipeline else 1
+        return symbol("v" + self.suffix) if pipeline and pipeline.chunks is None else pipeline.chunks if pipeline else 1
 
     def ranks(self) -> Any:
         """The number of devices."""

@@ -312,9 +312,8 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
         raise InputError(f"{reference.strategy} has no pipeline axis, and so no stages: no axis has [\"layer\"] in "
                          "[dims]")
     known = {**reference.mesh.sizes(), **reference.sizes, **sizes}
-    if pipeline.chunks is None and "v" in known:
-        pipeline = replace(pipeline, chunks=int(known["v"]))
     ranks = int(known[pipeline.axis]) if pipeline.axis in known else None
+    pipeline = pipeline.dealt(ranks, int(known["v"]) if "v" in known else None)
     if pipeline.stages and ranks is None and pipeline.chunks:
         ranks = len(pipeline.stages) // pipeline.chunks
     microbatches = int(known["m"]) if "m" in known else reference.microbatches

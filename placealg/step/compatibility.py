@@ -321,11 +321,12 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
                     f"[dims] {axis} names dim '{LAYER}', but op '{op.output}' of {model.name} reads '{name}' of the "
                     "first stage; a stage is handed only what leaves the layer before it")
     counts = [loop.count for loop in graph.loops]
-    if axis in axes:
+    ranks = int(axes[axis]) if axis in axes else len(pipeline.stages) // (pipeline.chunks or len(pipeline.stages) or 1)
+    if ranks:
         try:
-            pipeline.check_ends(int(axes[axis]))
+            pipeline.check_ends(ranks)
             if all(set(count.names()) <= set(sizes) for count in counts):
-                pipeline.layers(int(sum(count.evaluate(sizes) for count in counts)), int(axes[axis]))
+                pipeline.dealt(ranks).layers(int(sum(count.evaluate(sizes) for count in counts)), ranks)
         except InputError as error:
             yield ("schedule", "stages") if pipeline.stages else ("mesh", axis), error
     microbatches = strategy.option("schedule", "microbatches")
@@ -341,9 +342,10 @@ def pipeline_of(strategy: Strategy, model: Model) -> Pipeline | None:
     if not strategy.pipeline_axis:
         return None
     chunks = strategy.option("schedule", "chunks")
-    return Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
-                    strategy.option("schedule", "stages"), strategy.stages_alone,
-                    max(1, len([u for u in predicting(model.graph) if model.graph.single(u)])))
+    found = Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
+                     strategy.option("schedule", "stages"), strategy.stages_alone,
+                     max(1, len([u for u in predicting(model.graph) if model.graph.single(u)])))
+    return found.dealt(strategy.mesh.sizes().get(found.axis))
 
 
 def _along(strategy: Strategy, model: Model, op: Op) -> dict[str, str]:

@@ -8,7 +8,7 @@ after them with the last.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -112,6 +112,16 @@ class Pipeline:
         """Whether it takes microbatches in groups of as many as there are ranks."""
         return self.order in TURNS
 
+    def dealt(self, ranks: int | None, chunks: int | None = None) -> Pipeline:
+        """The pipeline on so many ranks with so many chunks: a list says how many each rank has, where it is not said.
+
+        >>> Pipeline("pp", "interleaved", None, (3, 3, 3, 3)).dealt(2).chunks
+        2
+        """
+        if self.chunks is None and chunks is None and ranks and self.stages:
+            chunks = max(1, len(self.stages) // ranks)
+        return self if chunks is None or self.chunks is not None else replace(self, chunks=chunks)
+
     def check_groups(self, ranks: int, microbatches: int) -> None:
         """Raise an InputError if the order takes microbatches in groups that these are not."""
         if self.grouped and microbatches % ranks:
@@ -193,9 +203,11 @@ class Pipeline:
         told = f"{self.axis} = {ranks}" + (f" with {chunks} chunks" if chunks > 1 else "")
         self.check_ends(ranks)
         if self.stages:
-            if len(self.stages) != ranks * chunks or sum(self.stages) != within:
-                raise InputError(f"[schedule] stages has {len(self.stages)} entries for {sum(self.stages)} layers; "
-                                 f"{told} needs {ranks * chunks} entries for {within} layers")
+            if len(self.stages) == ranks * chunks and sum(self.stages) != within:
+                raise InputError(f"[schedule] stages lists {sum(self.stages)} layers; the model has {within}")
+            if len(self.stages) != ranks * chunks:
+                raise InputError(f"[schedule] stages has {len(self.stages)} entries; "
+                                 f"{told} needs {ranks * chunks}")
             inside = self.stages[len(before):len(self.stages) - len(behind)]
         else:
             if parts > within:

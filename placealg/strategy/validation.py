@@ -112,6 +112,13 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         yield ("schedule", "chunks"), InputError(f"[schedule] chunks = {chunks} is for pipeline = \"interleaved\"; "
                                                  f"it is \"{order}\"")
     listed, alone = strategy.option("schedule", "stages"), strategy.option("schedule", "alone")
+    ranks = strategy.mesh.sizes().get(axes[0]) if axes else None
+    dealt = (ranks or 1) * (1 if chunks == "v" else chunks)
+    if listed and axes and (len(listed) % dealt or (ranks and chunks != "v" and dealt != len(listed))):
+        needed = f"{axes[0]} = {ranks} needs {'a multiple of ' * (chunks == 'v')}{dealt}" if ranks \
+            else f"each stage has {chunks}"
+        yield ("schedule", "stages"), InputError(f"[schedule] stages has {len(listed)} entries; {needed}"
+                                                 + f", chunks being {chunks}" * (chunks not in (1, "v")))
     for end, at in zip(ALONE, (0, max(0, len(listed) - 2), len(listed) - 1), strict=True) if listed else ():
         if listed[at] and (end in alone or (PREDICTION in alone and end == ALONE[-1])):
             yield ("schedule", "alone"), InputError(f"[schedule] alone says that the {SAID.get(end, end)} stage has no "

@@ -63,6 +63,8 @@ def test_a_mean_of_local_means_under_unequal_counts_is_repaired_by_the_token_mea
     (["cost", "torch.fsdp2*recompute_full"], "compose the base of a copy of proofs/torch/fsdp2.toml"),
     (["cost", "zero3*tp[dp=16,tp=4]"], "every name has brackets of its own: zero3[16]*tp[4]"),
     (["reshard", "zero3", "zero1", "--set", "old.dp=16"], "did you mean 'dp_old'"),
+    (["reshard", "pp_interleaved", "pp", "--set", "v=2"], "pp has no chunks 'v'; did you mean 'v_old'"),
+    (["reshard", "pp", "pp_interleaved", "--set", "v_old=2"], "pp has no chunks 'v'"),
     (["reshard", "zero3", "zero1", "--set", "dp_old=0"], "--set dp_old=0: dp_old = 0 is not a whole number"),
 ])
 def test_what_is_meant_is_told(words: list[str], says: str, placealg: Run) -> None:

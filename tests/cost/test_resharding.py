@@ -191,8 +191,9 @@ def of_any(one: str, two: str, model: str, *numbers: tuple[dict[str, int], dict[
     """Every figure is what is counted, at these sizes of the old mesh, of the new one, and of the model."""
     found, formulas = kept(one, two, model)
     for old, new, known in numbers:
-        counted = totals(found, sizes(old, known), sizes(new, known))
-        at = {**{a + OLD: n for a, n in old.items()}, **new, **known}
+        before = {**known, "v": known.get("v" + OLD, known.get("v", 1))}
+        counted = totals(found, sizes(old, before), sizes(new, known))
+        at = {**{a + OLD: n for a, n in old.items()}, **new, **known, "v" + OLD: before["v"]}
         for name, formula in formulas.items():
             if name != "rank_has":
                 value = formula.value(**{n: v for n, v in at.items() if n in formula.inputs})
@@ -225,6 +226,13 @@ def test_of_any_number_of_chunks(one: str, two: str) -> None:
     axes = ["dp" if text == "dp" else "pp" for text in (one, two)]
     of_any(one, two, "mlp", *(({axes[0]: old}, {axes[1]: new}, chunked(v, layers))
                               for old, new, v, layers in ((2, 3, 3, 19), (3, 2, 2, 13), (2, 1, 2, 7))))
+
+
+def test_of_two_numbers_of_chunks() -> None:
+    """The old mesh's stages have chunks of their own number."""
+    of_any("pp_interleaved", "pp_interleaved_zb", "mlp", *(
+        ({"pp": old}, {"pp": new}, chunked(v, layers, v_old=before))
+        for old, new, before, v, layers in ((2, 3, 3, 1, 19), (3, 2, 1, 4, 13), (2, 2, 2, 3, 12))))
 
 
 @pytest.mark.parametrize(("one", "two"), [

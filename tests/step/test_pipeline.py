@@ -14,7 +14,7 @@ from random_programs import two_units
 
 from placealg.arith import parse
 from placealg.errors import InputError
-from placealg.models.config import from_config
+from placealg.models.config import from_config, resolve_model
 from placealg.models.transformer import Style, gpt, moe
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
@@ -34,6 +34,7 @@ from placealg.step.pipeline import (
 from placealg.step.program import Step
 from placealg.step.waits import needs, schedule_graph
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.file import parse_strategy_file
 
 ORDERS = (Pipeline("pp", "gpipe"), Pipeline("pp"), Pipeline("pp", "interleaved", 2), Pipeline("pp", "interleaved", 3))
 
@@ -146,10 +147,35 @@ def test_stages_share_the_layers() -> None:
             assert [Pipeline("pp").stage(k, layers, ranks) for k in range(layers)] == [
                 s for s, n in enumerate(found) for _ in range(n)]
     assert Pipeline("pp", stages=(1, 3)).stage(1, 4, 2) == 1
-    with pytest.raises(InputError, match="needs 2 entries for 4 layers"):
+    with pytest.raises(InputError, match=r"stages lists 3 layers; the model has 4$"):
         Pipeline("pp", stages=(1, 2)).layers(4, 2)
+    with pytest.raises(InputError, match=r"stages has 2 entries; pp = 3 needs 3$"):
+        Pipeline("pp", stages=(1, 3)).layers(4, 3)
     with pytest.raises(InputError, match="5 stages of 4 layers; at most 4 fit"):
         Pipeline("pp").layers(4, 5)
+
+
+STAGES = 'name = "mine"\n[mesh]\npp = {}\n[dims]\npp = ["layer"]\n[schedule]\nstages = {}\n{}'
+CHUNKS = 'pipeline = "interleaved"\nchunks = {}'
+
+
+@pytest.mark.parametrize(("ranks", "stages", "said", "why"), [
+    ("4", [16, 16], "", "stages has 2 entries; pp = 4 needs 4$"),
+    ("2", [8, 8, 16], CHUNKS.format(2), "stages has 3 entries; pp = 2 needs 4, chunks being 2$"),
+    ('"symbolic"', [8, 8, 16], CHUNKS.format(2), "stages has 3 entries; each stage has 2, chunks being 2$"),
+    ("2", [8, 8, 16], CHUNKS.format('"v"'), "stages has 3 entries; pp = 2 needs a multiple of 2$"),
+    ('"symbolic"', [3, 3, 3], "", "stages lists 9 layers; the model has 32$"),
+    ('"symbolic"', [3, 3, 3], CHUNKS.format('"v"'), "stages lists 9 layers; the model has 32$")])
+def test_stages_that_do_not_add_up_are_refused_before_anything_is_proved(
+        ranks: str, stages: list[int], said: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        derive(parse_strategy_file(STAGES.format(ranks, stages, said)).strategy, resolve_model("llama-3-8b"))
+
+
+def test_a_list_of_chunks_says_how_many_each_rank_has() -> None:
+    said = parse_strategy_file(STAGES.format(2, [8, 8, 8, 8], CHUNKS.format('"v"'))).strategy
+    pipeline = derive(said, resolve_model("llama-3-8b")).reference.pipeline
+    assert pipeline is not None and pipeline.chunks == 2
 
 
 def test_of_a_symbolic_number_of_chunks_there_is_one_at_least() -> None:

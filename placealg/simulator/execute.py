@@ -199,9 +199,10 @@ def _norm(m: Machine, e: Event) -> None:
 def _clip(m: Machine, e: Event) -> None:
     source, target = m.source(e), m.target(e)
     factors = [_factor(m, rank) for rank in m.ranks]
+    undefined = [factor in m.undefined for factor in factors]
     for rank, element in m.pairs(e):
-        number, factor = source[rank].get(element), factors[rank]
-        clipped = None if number is None else m.garbage() if factor in m.undefined else number * factor
+        number = source[rank].get(element)
+        clipped = None if number is None else m.garbage() if undefined[rank] else number * factors[rank]
         _put(target[rank], element, clipped)
 
 

@@ -131,7 +131,7 @@ class Machine:
         self._teams: dict[tuple[tuple[str, ...], frozenset[int]], tuple[Team, ...]] = {}
         self._on: dict[frozenset[int], tuple[int, ...]] = {}
         self._in_flight: dict[int, list[Store]] = {}
-        self.undefined: list[Fraction] = []
+        self.undefined: set[Fraction] = set()
         self._draw = random.Random(f"garbage {resumed} {setting.seed}")
         self._noise = np.random.default_rng(zlib.crc32(f"noise {resumed} {setting.seed}".encode()))
         self._owners: dict[tuple[str, str, str, int, int], int] = {}
@@ -146,8 +146,9 @@ class Machine:
 
     def garbage(self) -> Fraction:
         """A number that no event defined."""
-        self.undefined.append(Fraction(self._draw.getrandbits(62) | (1 << 62) | 1))
-        return self.undefined[-1]
+        number = Fraction(self._draw.getrandbits(62) | (1 << 62) | 1)
+        self.undefined.add(number)
+        return number
 
     def noise(self, shape: Sequence[int]) -> Array:
         """Numbers that no event defined."""

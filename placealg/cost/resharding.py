@@ -362,9 +362,10 @@ class _Made:
         one, two = bundle.old, bundle.new
         count, here = monomial(two.count), [stations(self.old, one), stations(self.new, two)]
         if all(here):
-            return count * bundle.elements * sum(
-                (once * there * is_equal(a, b)
-                 for a, once in here[0] for b, there in here[1]), sympy.S.Zero)
+            # A last stage that is not the first one, as `once` then says, equals no first one.
+            apart = [(once * there, a, b) for a, once in here[0] for b, there in here[1]
+                     if not ((a == 0 and there != 1) or (b == 0 and once != 1))]
+            return count * bundle.elements * sum((times * is_equal(a, b) for times, a, b in apart), sympy.S.Zero)
         which = int(bool(here[0]))
         side = self.sides[which]
         return count * sum((once * sympy.Min(1, sympy.Max(0, side.ranks() - rank))

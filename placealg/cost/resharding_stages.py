@@ -141,8 +141,8 @@ def own_instances(side: Side, item: Item, at: Mapping[str, Any]) -> tuple[Run, .
         return (Run((sympy.S.Zero, count), whole=True),)
     place, ranks = at[pipeline.axis], side.size(pipeline.axis)
     if found := stations(side, item):
-        return (Run((sympy.S.Zero, count), sympy.Max(*(is_equal(place, rank) for rank, _ in found)),
-                    whole=True),)
+        here = (is_zero(ranks - 1 - place) if rank == ranks - 1 else is_equal(place, rank) for rank, _ in found)
+        return (Run((sympy.S.Zero, count), sympy.Max(*here), whole=True),)
     if pipeline.stages:
         return tuple(Run((low, high), is_equal(place, rank)) for rank, low, high in _listed(side, item))
     end = chunk_ends(side, item)
@@ -202,5 +202,10 @@ def is_zero(number: Any) -> Any:
 
 
 def is_equal(one: Any, other: Any) -> Any:
-    """1 where two whole numbers are equal, 0 where they are not."""
+    """1 where two whole numbers of no less than 0 are equal, 0 where they are not."""
+    one, other = sympy.sympify((one, other))
+    if sympy.S.Zero in (one, other):
+        return is_zero(one + other)
+    if one.as_coeff_Add()[0] == other.as_coeff_Add()[0] == -1:  # two last stages are one where there are as many
+        one, other = one + 1, other + 1
     return is_zero(sympy.Max(one, other) - sympy.Min(one, other))

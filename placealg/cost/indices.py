@@ -17,6 +17,7 @@ import sympy
 
 from placealg.arith import OF
 from placealg.cost.algebra import FUNCTIONS
+from placealg.cost.irreducible import factored
 from placealg.errors import InputError
 
 MOST = 1 << 16
@@ -156,7 +157,7 @@ def gathered(expr: Any, names: Collection[Any] = ()) -> Any:
             else:
                 plain *= factor
         found[rounded] = found.get(rounded, sympy.S.Zero) + plain
-    return sympy.Add(*(sympy.factor(plain) * rounded for rounded, plain in found.items()))
+    return sympy.Add(*(factored(plain) * rounded for rounded, plain in found.items()))
 
 
 def largest(body: Any, index: Any, count: Any) -> Any:

@@ -18,6 +18,7 @@ from placealg.cost.amounts import Amounts, monomial
 from placealg.cost.bindings import Bindings
 from placealg.cost.formula import Formula, symbol
 from placealg.cost.indices import OVER, Of, gathered, index_of, largest, summed
+from placealg.cost.irreducible import factored
 from placealg.cost.notation import text_of
 from placealg.cost.resharding_names import Names
 from placealg.cost.resharding_parts import Part, common, part, shared, staircase, steps, stretch
@@ -139,8 +140,16 @@ class _Made:
         values |= {a + OLD: Fraction(n) for a, n in old.mesh.sizes().items()}
         values |= {a: Fraction(n) for a, n in new.mesh.sizes().items()}
         axes = (*(a + OLD for a in old.mesh.names), *new.mesh.names)
-        expr = gathered(expr) if expr.has(sympy.floor, sympy.ceiling, *OVER.values()) else tidy(sympy.factor(expr))
+        rounded = expr.has(sympy.floor, sympy.ceiling, *OVER.values())
+        expr = gathered(expr) if rounded else self._by_kind(tidy(factored(expr)))
         return Formula(expr, "bytes", values=FrozenMap(values), axes=axes, note=note)
+
+    def _by_kind(self, expr: Any) -> Any:
+        """The expression, sums of which are gathered by the layers of each kind where there are several kinds."""
+        counts = {monomial(count) for count in layers_of(self.new.found).values()}
+        return expr if len(counts) < 2 else expr.replace(
+            lambda part: part.is_Add and len(counts & part.free_symbols) > 1,
+            lambda part: sympy.collect(part, counts, sympy.gcd_terms))
 
     def most(self, every: Bundles) -> Any:
         """The most that one rank reads: where all axes but that of a pipeline have 0, whose shares are the largest.
@@ -176,8 +185,12 @@ class _Made:
     def read_by(self, item: Item, at: Mapping[str, Any]) -> Any:
         """The elements of an item, or of its whole row, that the rank at these coordinates of the new mesh reads."""
         found = sympy.prod([is_equal(at[a], rank) for a, rank in item.at.items()])
-        found *= sum((_in_turns(run, run.times * run.length)
-                      for run in own_instances(self.new, item, at)), sympy.S.Zero)
+        pipeline = self.new.found.pipeline
+        key = item.units, item.count, at[pipeline.axis] if pipeline else None
+        if key not in self._instances:
+            self._instances[key] = sum((_in_turns(run, run.times * run.length)
+                                        for run in own_instances(self.new, item, at)), sympy.S.Zero)
+        found *= self._instances[key]
         if item.flat:
             low, high = share_of(self.new, item, at, self.known)
             return found * (high - low)

@@ -40,7 +40,8 @@ class Names:
         """The text of a formula, with names for its parts: none that are told, where it has more than `most` signs."""
         before = dict(self._named), dict(self._used)
         expr = self._opened(formula.expr)
-        common = sorted((e for e in expr.atoms(sympy.Max) if _of_ranks(e)), key=sympy.default_sort_key)
+        common = sorted((e for e in expr.atoms(sympy.Max) if _of_ranks(e)),  # the outermost ones first
+                        key=lambda e: (-sympy.count_ops(e), sympy.default_sort_key(e)))
         for part in common:
             if expr.has(part) and len(text_of(part)) > _BRIEF:
                 expr = self._put(expr, part, self._name(part, "common"))

@@ -33,7 +33,7 @@ VOLUMES: Mapping[str, tuple[str, str]] = {
     "rank_reads": ("a rank reads", "at most"),
     "rank_has": ("rank has", f"what the device of number {RANK} had of what it reads"),
 }
-_LONGEST = 800
+_LONGEST = 1600
 """The most signs of a formula on the page."""
 
 

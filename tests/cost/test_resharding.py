@@ -14,6 +14,7 @@ from predicting import predicting
 import placealg as pa
 from placealg.cost.indices import valued
 from placealg.cost.resharding import Volumes, volumes
+from placealg.cost.resharding_names import Names
 from placealg.cost.resharding_stages import OLD, RANK, Side, own_instances
 from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
@@ -226,6 +227,16 @@ def test_of_any_number_of_chunks(one: str, two: str) -> None:
     axes = ["dp" if text == "dp" else "pp" for text in (one, two)]
     of_any(one, two, "mlp", *(({axes[0]: old}, {axes[1]: new}, chunked(v, layers))
                               for old, new, v, layers in ((2, 3, 3, 19), (3, 2, 2, 13), (2, 1, 2, 7))))
+
+
+def test_layers_of_two_kinds_have_formulas_that_are_shown() -> None:
+    """What both meshes have of the layers of one kind is one name; what all have is gathered by the kinds."""
+    _, formulas = reshard("tp*pp", "zero3*pp", "deepseek-v3")
+    names = Names(f for _, f in formulas.items())
+    assert names.shortened(formulas.stored).startswith("(w + o − 4)·(L_moe·(")
+    stays = names.shortened(formulas.stays)
+    assert "L_moe" not in stays and len(stays) < 1000
+    assert any("L_moe" in line for line in names.told())
 
 
 def test_of_two_numbers_of_chunks() -> None:

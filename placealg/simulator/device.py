@@ -12,7 +12,7 @@ from placealg.simulator import functions, network
 from placealg.simulator.box import Box, Extent, total
 from placealg.simulator.field import Array
 from placealg.simulator.functions import Kept
-from placealg.simulator.matrices import by_matrix, in_order
+from placealg.simulator.matrices import factors
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.reference import Numbers, Slot, State, slots, updated
 from placealg.simulator.setting import Setting
@@ -32,11 +32,9 @@ def trajectory(reference: Reference, setting: Setting, steps: int) -> tuple[Stat
     start = {slot: _initial(space, slot) for slot in every}
     states = [State(start, {s: (ZERO,) * len(numbers) for s, numbers in start.items()}, ZERO, FIRST_STREAM,
                     average={s: n for s, n in start.items() if space.reference.group(s[0]).averaged})]
-    matrices = {g.name: list(by_matrix(space, g).values()) for g in space.reference.groups}
     for number in range(steps):
         found, losses = gradient(space, number, states[-1])
-        states.append(updated(space.reference, space.setting, states[-1], found, matrices, partial(in_order, space),
-                              losses))
+        states.append(updated(space.reference, space.setting, states[-1], found, partial(factors, space), losses))
     return tuple(states)
 
 

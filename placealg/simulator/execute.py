@@ -17,7 +17,7 @@ from placealg.simulator.compute import compute, start_backward
 from placealg.simulator.divisors import divided
 from placealg.simulator.field import Number, Residues, residues, squares
 from placealg.simulator.machine import Machine, Table, Team
-from placealg.simulator.matrices import in_order
+from placealg.simulator.matrices import factors
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.operate import operate
 from placealg.simulator.pipeline import message, run_stages
@@ -244,13 +244,10 @@ def _optimize(m: Machine, e: Event) -> None:
     master, moments = (m.table(written, v, *m.slot(e)) for v in ("master", "moments"))
     for rank in (r for r in m.acting(e) if not m.skips(r)):
         here, step = {v: dict(table[rank]) for v, table in values.items()}, m.scalar("step", rank)
-        matrices = m.matrices(e.group)
-        known = {matrix: network.whole_matrix(in_order(m.space, group, entries, [here[v][k] for k in entries])
-                                              for v in reads)
-                 for matrix, entries in matrices.items() if all(k in here[v] for v in reads for k in entries)}
+        known = factors(m.space, group, [here[v] for v in reads])
         for element, before in here["master"].items():
             if m.chosen(e, rank, element):
-                whole = known.get(m.space.matrix_of(group, element))
+                whole = known.get(element)
                 heavy, gradient = here["moments"].get(element), here["grad_sum"].get(element)
                 if heavy is None or gradient is None or step is None or whole is None:
                     after: tuple[Number, Number] = m.garbage(), m.garbage()

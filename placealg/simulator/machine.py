@@ -24,7 +24,6 @@ import numpy as np
 from placealg.models.graph import Op
 from placealg.simulator.box import Box, Indices
 from placealg.simulator.field import PRIME, Array, Number, Residues, element_type, objects, overflows
-from placealg.simulator.matrices import by_matrix
 from placealg.simulator.reference import Slot, at_risk, slots
 from placealg.simulator.setting import Setting
 from placealg.simulator.space import OwnedElements
@@ -303,10 +302,6 @@ class Machine:
     def entries(self, group: str) -> Sequence[int]:
         """The entries of the tables of one instance of a group."""
         return range(len(self.space.parts(self.reference.group(group))))
-
-    def matrices(self, group: str) -> dict[tuple[int, ...], list[int]]:
-        """The entries of one instance of a group, matrix by matrix."""
-        return by_matrix(self.space, self.reference.group(group))
 
     def elements(self, event: Event) -> Sequence[int]:
         """The entries of what the event acts on: those of its group, or the one of a global value or norm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -49,16 +49,13 @@ def at_risk(reference: Reference, setting: Setting) -> tuple[str, ...]:
     return setting.at_risk or tuple(g.name for g in reference.trained)
 
 
-InOrder = Callable[[Group, Sequence[int], Iterable[Number]], tuple[Number, ...]]
-"""The numbers of some entries of a group, whatever owns them: `matrices.in_order`."""
+Factors = Callable[[Group, Sequence[Mapping[int, Number]]], Mapping[int, Number]]
+"""What an optimizer that reads matrices whole multiplies the steps of entries by: `matrices.factors`."""
 
 
 def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
-            matrices: Mapping[str, Iterable[Sequence[int]]], in_order: InOrder, losses: Box | None = None) -> State:
-    """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on.
-
-    `matrices` are the entries of each group's matrices, which an optimizer may read whole.
-    """
+            factors: Factors, losses: Box | None = None) -> State:
+    """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on."""
     if reference.skip:
         looked = [g for slot, numbers in gradient.items() if slot[0] in at_risk(reference, setting) for g in numbers]
         among = sum(residues(g).size for g in looked)
@@ -78,10 +75,7 @@ def updated(reference: Reference, setting: Setting, state: State, gradient: Mapp
         values = {"master": state.weight[slot], "moments": state.moments[slot], "grad_sum": clipped}
         group = reference.group(slot[0])
         reads = group.whole_reads if group.locality == "matrix" else ()
-        whole = {entry: factor for entries in map(tuple, matrices[slot[0]])
-                 for factor in [network.whole_matrix(in_order(group, entries, [values[v][k] for k in entries])
-                                                     for v in reads)]
-                 for entry in entries}
+        whole = factors(group, [dict(enumerate(values[v])) for v in reads])
         results = [network.optimize(w, m, g, state.step, whole[k]) for k, (w, m, g) in enumerate(
             zip(state.weight[slot], state.moments[slot], clipped, strict=True))]
         weight[slot], moments[slot] = tuple(w for w, _ in results), tuple(m for _, m in results)

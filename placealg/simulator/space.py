@@ -209,9 +209,15 @@ class Space:
         return op.kind == "sum" and not named.dims and op != self.graph.ops[-1] and not any(
             op.output in other.inputs for other in self.graph.ops)
 
-    def matrix_of(self, group: Group, entry: int) -> tuple[int, ...]:
-        """Which of a stack of matrices an entry belongs to, as far as ranks differ: where its owners stand there."""
-        return tuple(self.parts(group)[entry].split[axis] for axis in group.stacked)
+    def numbering(self, parameter: str, numbered: tuple[str, ...]) -> Array:
+        """Of every element of a parameter, as they lie in memory, the number of its matrix in a stack."""
+        extent = self.extent(self.graph.tensors[parameter].dims, ())
+        sizes = {d: len(at) for d, at in extent.items()}
+        index = dict(zip(sizes, np.indices(tuple(sizes.values())), strict=True))
+        found = np.zeros(tuple(sizes.values()), np.int64)
+        for d in numbered:
+            found = found * sizes[d] + index[d]
+        return found.reshape(-1)
 
     def _parts_of(self, group: Group) -> Iterator[OwnedElements]:
         start = 0

@@ -268,7 +268,8 @@ class Group:
     the tensor `taken` or ("") a function of what entered the unit, and is neither clipped nor counted; `merge` says
     what it is over all tokens: their mean, the sum, the max. A `frozen` group has weights only: no gradient, no
     optimizer state, and the same values after a step as before. The axes `stacked` split a stack of matrices, such as
-    those of experts, and no matrix. Of an `averaged` group an average of the weights is carried from step to step.
+    those of experts, and no matrix; `numbered` are the dims that number each parameter's matrices in such a stack, ()
+    where all of them are one. Of an `averaged` group an average of the weights is carried from step to step.
     """
 
     name: str
@@ -289,6 +290,7 @@ class Group:
     averaged: bool = False
     taken: str = ""
     merge: str = "mean"
+    numbered: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

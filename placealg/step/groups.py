@@ -181,13 +181,15 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
             elif found or still:
                 optimizer, locality, reads = "running" if found else NONE, "elementwise", ()
             averaged = strategy.option("optimizer", "average") != "none" and not found and not still
+            numbered = tuple(_numbering(optimizer, rule, p) for p in parameters)
             yield Group(name, unit.name, parameters[0].sites, tuple(p.name for p in parameters),
                         tuple(p.elements for p in parameters), unit.count, optimizer, locality, reads,
                         types, tuple(split.get(parameters[0].name, ())),
                         tuple(FrozenMap({d: p.dims[d] for d in p.rows or p.dims}) for p in parameters),
                         found is not None, still,
                         _stacked(optimizer, rule, parameters[0], split.get(parameters[0].name, {})),
-                        averaged, *((found.of, found.merge) if found else ())), rule
+                        averaged, *((found.of, found.merge) if found else ("", "mean")),
+                        numbered if any(numbered) else ()), rule
 
 
 def leaf_of(parameter: str) -> str:
@@ -227,12 +229,18 @@ def _matrix(rule: GroupRule | None, parameter: Parameter) -> tuple[str, ...]:
     return parameter.matrix if rule is None or rule.matrix is None else rule.matrix
 
 
-def _stacked(optimizer: str, rule: GroupRule | None, parameter: Parameter, dims: Mapping[str, str]) -> tuple[str, ...]:
-    """The axes that split a stack of matrices, if the optimizer acts on each matrix by itself."""
+def _numbering(optimizer: str, rule: GroupRule | None, parameter: Parameter) -> tuple[str, ...]:
+    """The dims that number the matrices of a parameter, if the optimizer acts on each matrix by itself."""
     declared = rule is not None and rule.matrix is not None and OPTIMIZERS.get(optimizer, ("",))[0] == "matrix"
     if optimizer not in WITH_VECTORS and not declared:
         return ()
-    return tuple(a for a, dim in dims.items() if dim != LAYER and dim not in _matrix(rule, parameter))
+    return tuple(d for d in parameter.dims if d not in _matrix(rule, parameter))
+
+
+def _stacked(optimizer: str, rule: GroupRule | None, parameter: Parameter, dims: Mapping[str, str]) -> tuple[str, ...]:
+    """The axes that split a stack of matrices, if the optimizer acts on each matrix by itself."""
+    numbering = _numbering(optimizer, rule, parameter)
+    return tuple(a for a, dim in dims.items() if dim in numbering)
 
 
 def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...],

@@ -127,9 +127,13 @@ def test_of_many_microbatches_few_are_run() -> None:
     assert sum(found.old.counts.values()) == sum(found.new.counts.values())
 
 
-@pytest.mark.parametrize(("old", "new"), [("zero1", "zero1*tp"), ("zero1*tp", "zero1")])
-def test_what_is_read_whole_does_not_depend_on_who_owns_it(old: str, new: str) -> None:
-    """A step of Muon reads whole matrices, of which the owners differ between both meshes."""
-    steps = [pa.derive(overlay(parse_strategy(text), {"optimizer": {"name": "muon"}}), resolve_model("gpt"))
+@pytest.mark.parametrize(("old", "new", "model", "optimizer"), [
+    ("zero1", "zero1*tp", "gpt", "muon"), ("zero1*tp", "zero1", "gpt", "muon"), ("zero1", "dp*ep", "moe", "muon"),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ("zero1*ep", "zero1*tp_sp", "moe", "muon"), ("zero1*tp_sp", "zero3*tp_sp*ep", "moe", "muon"),
+        ("zero1", "zero1*ep", "moe", "lamb"), ("zero3*ep", "zero1", "moe", "adafactor")))])
+def test_what_is_read_whole_does_not_depend_on_who_owns_it(old: str, new: str, model: str, optimizer: str) -> None:
+    """A step of Muon reads whole matrices, each expert's by itself, of which the owners differ between both meshes."""
+    steps = [pa.derive(overlay(parse_strategy(text), {"optimizer": {"name": optimizer}}), resolve_model(model))
              for text in (old, new)]
     assert goes_on(steps[0], steps[1], (sizes(old, 2), sizes(new, 3)))

@@ -501,6 +501,7 @@ def main() -> None:
     words.add_argument("--cases", default="", help="try mutants against cases only that have this in their names")
     words.add_argument("--children", type=int, default=2)
     asked = words.parse_args()
+    at = commit()  # before the ledger changes, which is in the tree
     names = tuple(asked.names) or ("",)
     chosen = {m: path for m, path in modules().items() if m.startswith(names) or any(n.startswith(m) for n in names)}
     tables = tomllib.loads(REASONS.read_text(encoding="utf-8"))
@@ -539,7 +540,7 @@ def main() -> None:
     told = score(ends, reasons, Counter(m.module for m in made))
     print("\n".join(told))
     if names == ("",):
-        write_row("mutate", summary(ends, reasons, Counter(m.module for m in made)), commit())
+        write_row("mutate", summary(ends, reasons, Counter(m.module for m in made)), at)
     there = {m.says for m in made}
     print("".join(f"a reason for no mutant: {n}\n" for m, table in tables.items() if m in chosen
                   for n in (f"{m}.{mutant}" for mutant in table) if n not in there), end="")

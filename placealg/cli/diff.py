@@ -16,7 +16,6 @@ from placealg.cli.terminal import work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
-from placealg.errors import InputError
 from placealg.prover.verdict import Report
 from placealg.render.compare import Compared
 from placealg.render.diff import DiffSide, document, figures, held_against, markdown
@@ -26,10 +25,7 @@ from placealg.render.diff import diff as page
 def diff(chosen: Namespace) -> int:
     """Print the differences; the exit code is 0 where there is none, else 1, as of Unix's diff, 3 without a verdict."""
     chosen.strategies = [chosen.a, chosen.b]
-    one, two = read_cases(chosen, one_model=True)
-    if one.model.name != two.model.name:
-        raise InputError(f"{one.strategy.name} stands on {one.model.name}, {two.strategy.name} on {two.model.name}: "
-                         "name one model with --model", where="diff")
+    one, two = read_cases(chosen, on_one=True)
     found = held_against(*_sides(one, two))
     if chosen.format == "json":
         print_json(document(found))

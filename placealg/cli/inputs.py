@@ -28,7 +28,7 @@ from placealg.step.text import read_program
 from placealg.step.unread import unread
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.file import Expect, Masked, packaged, read_strategy_file
+from placealg.strategy.file import Expect, Masked, StrategyFile, packaged, read_strategy_file
 from placealg.strategy.options import TYPES
 from placealg.strategy.spec import DEFAULTS, Strategy, overlay
 
@@ -174,8 +174,31 @@ def read_strategy(word: str, foreign: Foreign | None = None) -> Strategy:
     return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
 
 
-def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str] = (), default: str = "",
-              **said: Unpack[CommandOptions]) -> CommandCase:
+def named_model(word: str, said: CommandOptions) -> Model | None:
+    """The model that a strategy's file or a framework's configuration names; None where it names none."""
+    if is_foreign(word):
+        from placealg.importers.model import model_of
+        from placealg.importers.read import read_file
+        from placealg.importers.reading import Options as Beside
+
+        return model_of(read_file(word, said.get("foreign", Beside())), **_style(said))
+    path = str(packaged(word) or word)
+    named = _named(path, read_strategy_file(path)) if is_file(path) else ""
+    return resolve_model(named, **_style(said)) if named else None
+
+
+def one_model(words: Iterable[str], strategies: Iterable[Strategy], said: CommandOptions) -> Model | str:
+    """The model of strategies that stand on one where none is said: the one that files name, or `default_model`."""
+    found = [(word, model) for word in words if (model := named_model(word, said)) is not None]
+    for word, model in found[1:]:
+        first, other = found[0]
+        if model.name != other.name:
+            raise InputError(f"{first} names {other.name}, {word} {model.name}: name one model with --model")
+    return found[0][1] if found else default_model(*strategies)
+
+
+def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str] = (),
+              default: Model | str = "", **said: Unpack[CommandOptions]) -> CommandCase:
     """The case that the words of a command line describe; `axes` are those of strategies beside this one.
 
     `default` is the model where neither the command line nor a file names one; "" leaves it to `default_model`.
@@ -225,14 +248,16 @@ def shared_model(model: str | None, strategies: Iterable[Strategy], said: Comman
     return resolve_model(model, **_style(said))
 
 
-def _model(model: Model | str | None, default: str, said: CommandOptions, strategy: Strategy | None = None) -> Model:
+def _model(model: Model | str | None, default: Model | str, said: CommandOptions,
+           strategy: Strategy | None = None) -> Model:
     """The model that is given, or of a name; one with layers that predict, if it can, where a stage has those alone."""
+    model = model or default
     if isinstance(model, Model):
         return model
     if strategy is not None and PREDICTION in strategy.stages_alone:
         with suppress(InputError):
-            return _model(model, default, {**said, "mtp": True})
-    return resolve_model(model or default, **_style(said))
+            return _model(model, "", {**said, "mtp": True})
+    return resolve_model(model, **_style(said))
 
 
 def _precise(strategy: Strategy, said: CommandOptions, sizes: Iterable[str] = ()) -> Strategy:
@@ -262,8 +287,8 @@ def _run_as(model: Model, said: CommandOptions) -> Model:
         raise error.at("--loss") from None
 
 
-def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
-                  said: CommandOptions) -> CommandCase:
+def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str],
+                  default: Model | str, said: CommandOptions) -> CommandCase:
     from placealg.cli.foreign import read_foreign
     from placealg.importers.reading import Options as Beside
 
@@ -273,7 +298,7 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
 
 
 def _of_reading(reading: Reading, word: str, model: Model | str | None, sizes: tuple[str, ...], axes: tuple[str, ...],
-                default: str, said: CommandOptions) -> CommandCase:
+                default: Model | str, said: CommandOptions) -> CommandCase:
     from placealg.cli.foreign import model_with
     from placealg.importers.model import model_of
 
@@ -299,12 +324,16 @@ def _once(reading: Reading, *words: Any) -> CommandCase:
     return _of_reading(read_once(reading), *words)
 
 
-def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: str,
+def _named(word: str, file: StrategyFile) -> str:
+    """The name of the model that a strategy's file names, or the path of its config.json, which may lie beside it."""
+    beside = Path(word).parent / file.model
+    return str(beside) if file.model and beside.exists() else file.model
+
+
+def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: Model | str,
                said: CommandOptions) -> CommandCase:
     file = read_strategy_file(word)
-    beside = Path(word).parent / file.model
-    named = str(beside) if file.model and beside.exists() else file.model
-    sizes = tuple(sizes)
+    named, sizes = _named(word, file), tuple(sizes)
     strategy = _precise(file.strategy, said, sizes)
     try:
         chosen = _run_as(_model(model, named or default or default_model(strategy), said, strategy), said)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from placealg.cli.inputs import (
     CommandCase,
-    default_model,
     foreign,
+    one_model,
     options,
     read_case,
     read_stage,
@@ -218,15 +218,15 @@ def simulate(chosen: Namespace) -> int:
     return DONE if outcome.equal else FAILED
 
 
-def read_cases(chosen: Namespace, one_model: bool = False) -> list[CommandCase]:
+def read_cases(chosen: Namespace, on_one: bool = False) -> list[CommandCase]:
     """Every case, read before anything is printed; a size may name an axis of any of the strategies.
 
-    `one_model`: where no model is named, all of them stand on one.
+    `on_one`: all of them stand on one model, where no other is said on one that a file names.
     """
     strategies = [read_strategy(word, foreign(chosen)) for word in chosen.strategies]
-    axes, default = {a for s in strategies for a in s.mesh.names}, default_model(*strategies) if one_model else ""
-    said = options(chosen)
+    axes, said = {a for s in strategies for a in s.mesh.names}, options(chosen)
     model = shared_model(chosen.model, strategies, said)
+    default = one_model(chosen.strategies, strategies, said) if on_one and model is None else ""
     return [read_case(word, model, chosen.sizes, axes, default, **said) for word in each(chosen.strategies, str)]
 
 
@@ -284,7 +284,7 @@ def compare(chosen: Namespace) -> int:
     from placealg.render.compare import Compared, document
     from placealg.render.compare import compare as page
 
-    cases = read_cases(chosen, one_model=True)
+    cases = read_cases(chosen, on_one=True)
     if chosen.prove:
         from placealg.cli.claims import prove_claim
 

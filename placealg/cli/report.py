@@ -24,7 +24,7 @@ from placealg.step.compatibility import bound_sizes, orders, quotients
 def report(chosen: Namespace) -> int:
     """Write the page; the exit code is that of `prove`."""
     check_file(chosen.output)
-    cases = read_cases(chosen, one_model=True)
+    cases = read_cases(chosen, on_one=True)
     staged = any(case.strategy.pipeline_axis for case in cases)
     every, codes = [], []
     for case in each(cases, lambda case: case.strategy.name):

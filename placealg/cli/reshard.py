@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from placealg.check.reshard import check_batches, judge_reshard, with_phase
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import CommandCase, default_model, foreign, options, read_case, read_strategy
+from placealg.cli.inputs import CommandCase, foreign, one_model, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.resharding import volumes
@@ -72,8 +72,8 @@ def _cases(chosen: Namespace) -> tuple[CommandCase, CommandCase]:
                              "mesh's?", where=f"--set {word}")
         else:
             of_both.append(word)
-    default, beside = default_model(*strategies), [a + OLD for a in axes]  # a typing error may have meant one of these
-    said = options(chosen)
+    said, beside = options(chosen), [a + OLD for a in axes]  # a typing error may have meant one of these
+    default = "" if chosen.model else one_model((chosen.a, chosen.b), strategies, said)
     try:
         old = read_case(chosen.a, chosen.model, [*of_old, *of_both], beside, default=default, **said)
     except InputError as error:

@@ -94,8 +94,18 @@ def test_bad_words_are_one_line(words: list[str], says: str, placealg: Run) -> N
 def test_two_models_are_not_compared(tmp_path: Path, placealg: Run) -> None:
     for name in ("gpt", "moe"):
         (tmp_path / f"{name}.toml").write_text(f'name = "{name}"\nmodel = "{name}"\nbase = "tp"\n')
-    got = placealg("diff", str(tmp_path / "gpt.toml"), str(tmp_path / "moe.toml"))
-    assert got.code == 2 and "name one model with --model" in got.err
+    for verb in ("diff", "compare", "reshard"):
+        got = placealg(verb, str(tmp_path / "gpt.toml"), str(tmp_path / "moe.toml"))
+        assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+        assert "gpt.toml names gpt, " in got.err and got.err.endswith("moe: name one model with --model\n")
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_stands_beside_a_file_that_names_a_model_stands_on_it(turned: bool, tmp_path: Path, placealg: Run) -> None:
+    (tmp_path / "own.toml").write_text('base = "zero1"\nmodel = "mlp"\n')
+    words = [str(tmp_path / "own.toml"), "dp"][::-1 if turned else 1]
+    assert " on mlp" in placealg("compare", *words).out.splitlines()[0]
+    assert " on mlp" in placealg("diff", *words).out.splitlines()[0]
 
 
 def test_markdown_escapes_what_users_name(tmp_path: Path, placealg: Run) -> None:

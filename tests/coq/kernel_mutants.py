@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from kernel_table import PAGE
 from mutants import Mutant, axis_changes, deletions, doublings, swaps
 from operator_changes import operator_changes
+from test_own_layouts import each_its_own, summed_first
 
 import placealg as pa
 from placealg.check.kernel import Kernel, kernel
@@ -26,6 +27,7 @@ from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, REFUTED, overall
+from placealg.step.edit import edit
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import Strategy
@@ -46,8 +48,16 @@ STRATEGIES = (
     "zero1@statistics", 'zero3@statistics|[loss]\npreset = "token_mean"', "zero1@two_losses",
     'dp@two_losses|[loss]\npreset = "token_mean"', "zero1@amax",
     'hsdp|[loss]\ndivisor = "count"\ncount_axes = ["dp_shard"]',
-    'zero2|[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"')
-"""Names, some with another model behind an @, some with tables of their own behind a bar."""
+    'zero2|[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"',
+    "dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own")
+"""Names, some edited as behind a comma, some with another model behind an @, or tables of their own behind a bar."""
+
+LAST = {"move": "reduce.layer.weight.grad_sum.reduce[dp]", "after": "backward.layer.weight.grad_sum.accumulate",
+        "at": ["last"]}
+EDITS: dict[str, Callable[[Step], Step]] = {
+    "reduced in the last microbatch": lambda step: edit(step, **LAST),  # type: ignore[arg-type]
+    "with shards of each replica's own": lambda step: each_its_own(summed_first(step))}
+"""What a program is edited to be."""
 
 TWICE = "a unit, or the loss, is computed twice"
 CHECKPOINT = "a checkpoint is stored or loaded in another way"
@@ -59,7 +69,7 @@ LEFT = "a copy that nobody reads is not freed, and so is there behind the first 
 def strategy_of(text: str) -> Strategy:
     """A strategy of the catalogue, with its tables behind a bar."""
     named, _, tables = text.partition("|")
-    return parse_strategy_file(f'base = "{named.partition("@")[0]}"\n{tables}').strategy
+    return parse_strategy_file(f'base = "{named.partition("@")[0].partition(", ")[0]}"\n{tables}').strategy
 
 
 def model_of(text: str) -> Model:
@@ -69,7 +79,8 @@ def model_of(text: str) -> Model:
 
 def program(text: str) -> Step:
     """Its program on its model."""
-    return pa.derive(strategy_of(text), model_of(text))
+    step, edits = pa.derive(strategy_of(text), model_of(text)), text.partition("|")[0].partition(", ")[2]
+    return EDITS[edits](step) if edits else step
 
 
 def cause(mutant: Mutant) -> str:
@@ -126,7 +137,10 @@ def counted(strategy: str, mutants: Iterable[Mutant],
 
 def title(strategy: str) -> str:
     """A strategy's name in the table."""
-    return f"`{strategy.replace(chr(10), ' ').replace('|', ' with ').replace('@', ' on ')}`"
+    named, _, tables = strategy.partition("|")
+    base, _, edits = named.partition(", ")
+    with_ = f"{base}{f' with {tables}' * bool(tables)}".replace("\n", " ").replace("@", " on ")
+    return f"`{with_}`{f', {edits}' * bool(edits)}"
 
 
 def table(counts: dict[str, Count]) -> Iterator[str]:

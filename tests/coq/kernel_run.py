@@ -169,9 +169,9 @@ class World:
             axis = whole(a)
             return value(self.sizes[axis] if axis < len(self.sizes) else 1)
 
-        def owner(s: Any, a: Any, i: Any) -> Any:
+        def owner(s: Any, c: Any, a: Any, i: Any) -> Any:
             axis, layout = whole(a), whole(s)
-            turn = sum(i) + i[2] // 3 + axis + layout * (1 + i[2])
+            turn = sum(i) + i[2] // 3 + axis + layout * (1 + i[2]) + whole(c) * (layout + i[2])
             return value(turn % self.sizes[axis] if axis < len(self.sizes) else 0)
 
         def plain(*of: Any) -> tuple[Any, ...]:
@@ -188,7 +188,7 @@ class World:
                 native(2, lambda a, b: ("Left",) if a == b else ("Right",)))
         return (
             "Build_world", native(1, size), items(elements), native(1, lambda i: value(i[0])),
-            native(1, lambda i: value(i[1])), native(1, lambda i: value(i[2] // 2)), native(3, owner),
+            native(1, lambda i: value(i[1])), native(1, lambda i: value(i[2] // 2)), native(4, owner),
             value(self.microbatches), native(2, lambda t, j: items(tokens(whole(t), whole(j)))),
             native(1, lambda x: value(x[4])), native(2, home), ring,
             native(1, lambda n: pow(whole(n), -1, PRIME) if n[0] == "S" else 0),

@@ -20,9 +20,14 @@ from placealg.strategy.expression import parse_strategy
 REDUCE = "reduce.layer.weight.grad_sum.reduce"
 
 
-def whole_first() -> Step:
+def summed_first(step: Step) -> Step:
     """Gradients are summed over the replicas before any of them takes its shard."""
-    return edit(derive(parse_strategy("zero1*dp[q]"), abstract()), move=f"{REDUCE}[q]", before=f"{REDUCE}[dp]")
+    return edit(step, move=f"{REDUCE}[q]", before=f"{REDUCE}[dp]")
+
+
+def whole_first() -> Step:
+    """ZeRO-1 with replicas along q, whose gradients are summed over these first."""
+    return summed_first(derive(parse_strategy("zero1*dp[q]"), abstract()))
 
 
 def each_its_own(step: Step, but: str = "") -> Step:

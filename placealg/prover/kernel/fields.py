@@ -56,12 +56,13 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"{e.verb} of {e.value}")
     if e.phase == WEIGHTS:
         raise Outside(e.path, f"phase = {e.phase}")
-    if e.layout != "own" and not (e.group and e.owning):
+    if e.layout != "own" and not (e.group and (e.owning or e.drawn)):
         raise Outside(e.path, f"layout = {e.layout}")
     used = (*USED[e.verb], *FURTHER.get((e.verb, e.value), ()))
+    told = TOLD | {"layout"} if e.drawn and not e.owning else TOLD
     for f in dataclasses.fields(e):
         said = getattr(e, f.name)
-        if f.name in TOLD or said == f.default:
+        if f.name in told or said == f.default:
             continue
         allowed = KINDS.get((e.verb, f.name), _VALUES if f.name == "source" else None)
         if f.name not in used or (allowed is not None and said not in allowed):

@@ -15,7 +15,7 @@ from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.prover.kernel.fields import check_fields
-from placealg.prover.kernel.reference import WEIGHTINGS, around_loop, check_reference, counts_each, mover
+from placealg.prover.kernel.reference import WEIGHTINGS, around_loop, check_reference, mover
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.event import LOOPED, PADDING, takes_part
@@ -35,9 +35,10 @@ _OPERATORS = {"": "Plain", "sum": "Plain", "mean": "Mean", "premultiplied": "Pre
 _SYMBOLS = {"m": "Micro", "loss_scale": "Scaling"}
 _COUNTS = {"tokens": "Tokens", "count": "Count"}
 _LAYOUT = "own"
+_SHARED: Term = ("Shared", 0)
+"""The layout without a name."""
 _PHASES = ("init", "prepare", "inside", "at_ends", "outside", "save", "resume")
-FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "further", "counts_each", "repeated", "groups",
-          *_PHASES)
+FIELDS = ("axes", "data", "weighs", "equal", "clips", "skips", "scales", "further", "repeated", "groups", *_PHASES)
 """The fields of a program, in order."""
 
 
@@ -70,8 +71,7 @@ def program_of(step: Step, rests: Rests, averages: Rests = NONE) -> tuple[Term, 
     blocks: list[Term] = [init, prepare, inside, ends, outside, save, resume]
     return ("Program", [*writer.axes.values()], [writer.axes[a] for a in reference.data_axes],
             WEIGHTINGS[reference.weighting], "equal_counts" in reference.hypotheses, reference.clip, reference.skip,
-            reference.scaled, len(reference.losses) - 1, counts_each(folded),
-            [u.repeated for u in reference.units], groups, *blocks)
+            reference.scaled, len(reference.losses) - 1, [u.repeated for u in reference.units], groups, *blocks)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -99,9 +99,9 @@ class _Writer:
 
         The strategy says along which axes; that there is one owner along each is what every layout says.
         """
-        last = next((e.layout for e in reversed(self.step.events)
-                     if e.group == group and e.value == value and set(axes) & set(e.owning)), _LAYOUT)
-        return [("Owner", self.layouts[last], self.axes[a]) for a in axes]
+        last = next((self.layout(e) for e in reversed(self.step.events)
+                     if e.group == group and e.value == value and set(axes) & set(e.owning)), _SHARED)
+        return [("Owner", last, self.axes[a]) for a in axes]
 
     def bodies(self, loop: EventLoop) -> tuple[Term, Term]:
         """The blocks of a microbatch in the middle, and those of the ends, where positions of the loop differ."""
@@ -172,7 +172,7 @@ class _Writer:
             raise Outside(e.path, f"where = {', '.join(map(repr, e.where))}")
         if e.tier != "device":
             raise Outside(e.path, f"tier = {e.tier}")
-        if e.value == "loss" and e.verb in ("compute", "scale"):
+        if e.value == "loss" and e.verb in ("compute", "scale") and e.phase in LOOPED:
             return ("Loss" if e.verb == "compute" else "ScaleLoss", self.loss(e), self.ratio(e))
         if e.value == "norm" and e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
             return ("NormSum", self.along(e))
@@ -193,7 +193,7 @@ class _Writer:
         if e.phase not in ("prepare", *LOOPED) or e.divisor != ONE:
             raise Outside(e.path, f"{e.verb} of {e.value} in {e.phase}")
         if e.verb == "compute":
-            return ("CountTokens", self.loss(e))
+            return ("CountTokens", self.loss(e), e.phase in LOOPED)
         if e.verb == "all_reduce" and e.op in ("", "sum") and e.to in ("", "I"):
             return ("CountSum", self.loss(e), self.along(e))
         raise Outside(e.path, f"{e.verb} of {e.value}")
@@ -230,11 +230,12 @@ class _Writer:
         return [("Owner", self.layout(e), self.axes[c.axis]) if c.rank is None else ("First", self.axes[c.axis])
                 for c in e.where]
 
-    def layout(self, e: Event) -> int:
-        """The layout of an event; one that every rank along an axis has for itself is not in the language."""
-        if e.drawn:
-            raise Outside(e.path, f"layout = {e.layout}")
-        return self.layouts[e.layout]
+    def layout(self, e: Event) -> Term:
+        """The layout of an event: the same on all ranks, or one that every rank along an axis has for itself."""
+        if e.drawn in e.owning:
+            raise Outside(e.path, f"layout = {e.layout}, along {e.drawn} itself")
+        number = self.layouts[e.layout]
+        return ("Drawn", number, self.axes[e.drawn]) if e.drawn else ("Shared", number)
 
     def ratio(self, e: Event) -> Term:
         """One over the divisor, as a term."""
@@ -243,8 +244,9 @@ class _Writer:
         if e.divisor.coefficient != Fraction(1):
             raise Outside(e.path, f"divisor = {e.divisor}")
         for name, power in e.divisor.powers:
-            if name == PADDING and not e.group:
-                raise Outside(e.path, f"divisor = {e.divisor}")
+            if name == PADDING and (e.drawn or not e.group):
+                shards = " of shards that differ from rank to rank" if e.drawn else ""
+                raise Outside(e.path, f"divisor = {e.divisor}{shards}")
             if name == PADDING and not e.owning:
                 continue
             symbol: Term = self._symbol(e, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from placealg.prover.kernel.whole_units import Outside
-from placealg.step.event import LOOPED, MICROBATCH, Group
+from placealg.step.event import MICROBATCH, Group
 from placealg.step.program import EventLoop, Node, Step
 
 WEIGHTINGS = {"token_mean": "TokenMean", "microbatch_mean": "MicrobatchMean", "sum": "Sum"}
@@ -34,14 +34,6 @@ def check_reference(step: Step) -> None:
     ):
         if wrong:
             raise Outside("", f"{told}: not in the kernel")
-
-
-def counts_each(step: Step) -> bool:
-    """Whether tokens are counted in every microbatch by itself."""
-    found = {e.phase in LOOPED for e in step.events if e.value == "count"}
-    if len(found) > 1:
-        raise Outside("", "counts of one microbatch, and counts of all: not in the kernel")
-    return found == {True}
 
 
 def mover(group: Group) -> str:

@@ -197,19 +197,21 @@ Proof.
         cbn [map list_sum fold_right]. unfold list_sum in IHs. rewrite <- IHs. now destruct (c =? home x a)%nat.
 Qed.
 
-Definition tally_step (a : nat) (n : option (list nat)) : option (list nat) :=
+Definition tally_step (a : nat) (n : option (bool * list nat)) : option (bool * list nat) :=
   match n with
-  | Some un => if mem a un then Some (filter (fun b => negb (a =? b)%nat) un) else None
+  | Some (e, un) => if mem a un then Some (e, filter (fun b => negb (a =? b)%nat) un) else None
   | None => None end.
 
-Lemma count_summed (l : list X) (along un un' : list nat) (r : rank) : fold_right tally_step (Some un) along = Some
-  un' ->
+Lemma count_summed (l : list X) (along un un' : list nat) (e e' : bool) (r : rank) :
+  fold_right tally_step (Some (e, un)) along = Some (e', un') -> e' = e /\
   list_sum (map (fun r => length (filter (near un r) l)) (peers along r)) = length (filter (near un' r) l).
 Proof.
-  revert un' r; induction along as [|a along IH]; intros un' r found.
-  - injection found as <-. cbn. lia.
-  - cbn [fold_right] in found. destruct (fold_right tally_step (Some un) along) as [un1|]; [|easy].
-    cbn [tally_step] in found. destruct (mem a un1) eqn:inside; [|easy]. injection found as <-.
-    cbn [peers]. rewrite list_sum_flat. rewrite <- count_axis by easy. f_equal. apply map_ext. intros c. now apply IH.
+  revert e' un' r; induction along as [|a along IH]; intros e' un' r found.
+  - injection found as <- <-. split; [easy|]. cbn. lia.
+  - cbn [fold_right] in found. destruct (fold_right tally_step (Some (e, un)) along) as [[e1 un1]|]; [|easy].
+    cbn [tally_step] in found. destruct (mem a un1) eqn:inside; [|easy]. injection found as <- <-.
+    destruct (IH e1 un1 r eq_refl) as [same _]. split; [easy|].
+    cbn [peers]. rewrite list_sum_flat. rewrite <- count_axis by easy. f_equal. apply map_ext. intros c.
+    now apply (IH e1 un1).
 Qed.
 End Algebra.

@@ -54,7 +54,7 @@ Proof.
   - replace (n' =? n) with false by (symmetry; now apply Nat.eqb_neq). auto.
 Qed.
 
-Lemma told_put (n n' : nat) (un : list nat) (v : option (list nat)) (l : list (option (list nat)))
+Lemma told_put {V : Type} (n n' : nat) (un : V) (v : option V) (l : list (option V))
     (P : nat -> nat) (F : nat -> nat) (a : nat) :
   nth n' (put_at n v l) None = Some un -> (nth n' l None = Some un -> P n' = F n') -> (v = Some un -> a = F n) ->
   (if n' =? n then a else P n') = F n'.

@@ -124,7 +124,7 @@ Proof.
       rewrite value in one. destruct (nth n (norms f) None) as [q0|] eqn:old; [|easy]. cbn in one.
       destruct (place_eq q0 q) as [->|]; [|easy]. pose proof (all2_length _ _ _ H1).
       rewrite <- old. apply nth_error_nth'. lia.
-    + intros n un found. apply Y. eapply tally_entail_ok; eassumption.
+    + intros n e un found. apply Y. eapply tally_entail_ok; eassumption.
     + intros n q found. apply Z. eapply looked_entail_ok; eassumption.
   - congruence.
   - now rewrite map_length.
@@ -156,7 +156,7 @@ Proof.
   rewrite here. cbn [val how un pt from]. now rewrite e.
 Qed.
 
-Lemma passed (t j : nat) (f : facts) (m : memory) : between t j f m -> between t (S j) (quiet (passing p f)) m.
+Lemma passed (t j : nat) (f : facts) (m : memory) : between t j f m -> between t (S j) (quiet (passing f)) m.
 Proof.
   intros [a b c d e1 e2 e3 e5 e4].
   assert (passes : forall i, covers p i -> fits t (S j) (nth_table (slots (map_slots pass f)) (group_of i)) m i).
@@ -164,12 +164,11 @@ Proof.
     eapply (fits_map t j t (S j) (fun _ => pass)); [|now apply d]. intros x h. apply pass_ok. }
   assert (none : forall u, nth u (map (fun _ => false) (kepts f)) false = false).
   { intros u. clear. revert u. induction (kepts f) as [|x l IH]; intros [|u]; cbn; easy || apply IH. }
-  unfold passing. destruct (counts_each p) eqn:each_;
-    split; cbn [quiet map_slots slots kepts acts cots factor norms counts fine]; try easy;
-    try (now rewrite map_length); try (now intros [|]); try (intros u l no; now rewrite none in no);
-    destruct a as [A B C Y Z]; split; cbn [norms counts quiet map_slots]; try easy.
-  - intros n un no. exact (no_looks _ _ _ no _).
-  - intros n un found r good. rewrite (Y n un found r good). unfold counted. now rewrite each_.
+  unfold passing. split; cbn [quiet map_slots slots kepts acts cots factor norms counts fine]; try easy;
+    try (now rewrite map_length); try (now intros [|]); try (intros u l no; now rewrite none in no).
+  destruct a as [A B C Y Z]; split; cbn [norms counts quiet map_slots tell_tally]; try easy.
+  intros n e un found r good. cbn [tallied tell_tally] in found. destruct (lasting_ok _ _ _ _ found) as [-> there].
+  now rewrite (Y n false un there r good).
 Qed.
 
 Lemma entered_ok (t j : nat) (f : facts) (m : memory) : between t j f m -> between t j (entered p f) (enter m).
@@ -222,7 +221,7 @@ Proof.
 Qed.
 
 Lemma fine_body (b : list block) (f : facts) : fine (body p b f) = fine (after p false Amid b (entered p f)).
-Proof. unfold body, passing. now destruct (counts_each p). Qed.
+Proof. reflexivity. Qed.
 
 Lemma body_step (b : list block) (t n : nat) (f : facts) (m : memory) : forallb (good_block p) b = true -> n < micro ->
   between t n f m -> between t (S n) (body p b f) (run_blocks p t n b (enter m)) /\

@@ -27,12 +27,11 @@ Definition losses : list nat := seq 0 (S (further p)).
 (** How the reference weighs the tokens of a loss. *)
 Definition means (n : nat) : ratio := fold_right by1 (by1 (Tokens n) (by1 Micro one)) (map Size (data p)).
 Definition wanted (g n : nat) : list ratio :=
-  if summed_at g then [one] else match weighs p, equal p, counts_each p with
-  | Sum, _, _ => [one]
-  | _, true, _ => [means n]
-  | TokenMean, false, false => [by1 (Count n) one]
-  | MicrobatchMean, false, true => [by1 (Count n) (by1 Micro one)]
-  | _, false, _ => [] end.
+  if summed_at g then [one] else match weighs p, equal p with
+  | Sum, _ => [one]
+  | _, true => [means n]
+  | TokenMean, false => [by1 (All n false) one]
+  | MicrobatchMean, false => [by1 (All n true) (by1 Micro one)] end.
 Definition ratio_in (k : ratio) (l : list ratio) : bool := existsb (fun k' => if ratio_eq k k' then true else false) l.
 Definition weighed (g : nat) (co : list ratio) : bool :=
   forallb (fun n => (negb (graded_at g) && (0 <? n)) ||
@@ -64,18 +63,19 @@ Definition meant (f : facts) (w : when) (s : symbol) : option (list symbol) :=
   | Tokens n => if equal p && (n <=? further p) && amid then Some [s] else None
   | Count n =>
       match nth n (tallied (counts f)) None with
-      | Some un =>
-          if negb (counts_each p) || amid then
+      | Some (each, un) =>
+          if negb each || amid then
             if equal p then
               if (n <=? further p) && inside_of un (data p) then
-                Some (Tokens n :: (if counts_each p then [] else [Micro]) ++
+                Some (Tokens n :: (if each then [] else [Micro]) ++
                       map Size (filter (fun a => negb (mem a un)) (data p)))
               else None
-            else match un, negb (counts_each p), w with
-              | [], true, _ | [], _, Now => Some [s] | _, _, _ => None end
+            else match un, each, w with
+              | [], false, _ | [], true, Now => Some [All n each] | _, _, _ => None end
           else None
       | None => None end
   | Scaling => if current f LossScale then Some [s] else None
+  | All _ _ => None
   | _ => Some [s] end.
 Definition said (f : facts) (w : when) (k : ratio) : option ratio :=
   match everything (map (meant f w) (over k)), everything (map (meant f w) (under k)) with
@@ -88,11 +88,11 @@ Definition begun (y : slot) (c : content) : content :=
 Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
   match e with
   | Broadcast x along => set k x match get k x with
-      | Holds c q o => if rigid c along && forallb (fun c => negb (is_owner c)) (on_axes along q)
+      | Holds c q o => if rigid c along && still along q && forallb (fun c => negb (is_owner c)) (on_axes along q)
           then Holds c (off_axes along q) o else Any
       | h => h end
   | Gather x y s along q => set k y match get k x with
-      | Holds c q' _ => if rigid c along && forallb (owner_of s) (on_axes along q')
+      | Holds c q' _ => if rigid c along && still along q' && forallb (owner_of s) (on_axes along q')
           then Holds c (union q (off_axes along q')) (outside_none (get k y) q && within q (off_axes along q'))
           else Any
       | _ => Any end
@@ -125,11 +125,11 @@ Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
       | _ => Any end
   | Reduce y along by_ to r => set k y match get k y with
       | Absent => Absent
-      | Holds (Sums s) q o =>
+      | Holds (Sums s as c) q o =>
           let at_ := match to with Some s => owners s along | None => [] end in
           match on_axes along q, said f (pt s) r with
-          | [], Some k => match put_together by_ along k s with
-              | Some s => Holds (Sums s) (union q at_) (o || within at_ q) | None => Any end
+          | [], Some k => match (if rigid c along then put_alike else put_together) by_ along k s, still along q with
+              | Some s, true => Holds (Sums s) (union q at_) (o || within at_ q) | _, _ => Any end
           | _, _ => Any end
       | _ => Any end
   | Clip y q => set k y match get k y with
@@ -250,7 +250,7 @@ Definition after_block (f : facts) (b : block) : facts :=
          | _ => None end (norms f)) (counts f) (fine f)
   | NormSum along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f)
       (map (fun n => fold_right (fun a n => match n with
-         | Some q => match on_axes [a] q with [_] => Some (off_axes [a] q) | _ => None end
+         | Some q => spread a q
          | None => None end) n along) (norms f)) (counts f) (fine f)
   | Look g x q => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
       (tell_looked (counts f) (put_at g match get (nth_table (slots f) g) x with
@@ -258,13 +258,13 @@ Definition after_block (f : facts) (b : block) : facts :=
          | _ => None end (looked (counts f)))) (fine f)
   | LookMax along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
       (tell_looked (counts f) (map (fun n => fold_right (fun a n => match n with
-         | Some q => match on_axes [a] q with [_] => Some (off_axes [a] q) | [] => Some q | _ => None end
+         | Some q => match on_axes [a] q with [] => if still [a] q then Some q else None | _ => spread a q end
          | None => None end) n along) (looked (counts f)))) (fine f)
-  | CountTokens n => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (tell_tally (counts f) (put_at n (Some (data p)) (tallied (counts f)))) (fine f)
+  | CountTokens n each => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
+      (tell_tally (counts f) (put_at n (Some (each, data p)) (tallied (counts f)))) (fine f)
   | CountSum n along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
       (tell_tally (counts f) (put_at n (fold_right (fun a n => match n with
-         | Some un => if mem a un then Some (filter (fun b => negb (a =? b)) un) else None
+         | Some (e, un) => if mem a un then Some (e, filter (fun b => negb (a =? b)) un) else None
          | None => None end) (nth n (tallied (counts f)) None) along) (tallied (counts f)))) (fine f)
   | Tick c d firsts => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
       (after_tick start (decided f) (counts f) c d firsts) (fine f)

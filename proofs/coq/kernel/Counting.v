@@ -28,8 +28,8 @@ Definition when_ok (now : moment) (j : nat) : Prop :=
 
 (** The count of tokens and the loss scale are as the facts say. *)
 Definition spoken (t j : nat) (f : facts) (m : memory) : Prop :=
-  (forall n un, nth n (tallied (counts f)) None = Some un -> forall r, ok r ->
-     tally m n r = length (filter (near un r) (counted p n t j))) /\
+  (forall n each un, nth n (tallied (counts f)) None = Some (each, un) -> forall r, ok r ->
+     tally m n r = length (filter (near un r) (counted p n t j each))) /\
   (current f LossScale = true -> forall r, ok r -> count m LossScale false r = Some (loss_scale p t)).
 
 Lemma sum_over_all {Y : Type} (token : Y -> X) (l : list Y) (f : Y -> K) (along un : list nat) (r : rank) :
@@ -152,17 +152,17 @@ Lemma of_loss_flat (n : nat) (g : nat -> list X) (l : list nat) :
   of_loss p n (flat_map g l) = flat_map (fun j => of_loss p n (g j)) l.
 Proof. unfold of_loss. induction l as [|a l IH]; [easy|]. cbn. now rewrite filter_app, IH. Qed.
 
-Definition each : list symbol := if counts_each p then [] else [Micro].
+Definition steps_of (each : bool) : list symbol := if each then [] else [Micro].
 
-Lemma counted_equal (un : list nat) (n t j : nat) (r : rank) : equal p = true -> n <= further p ->
-  (counts_each p = true -> j < micro) -> ok r -> inside_of un (data p) = true ->
-  of_nat (length (filter (near un r) (counted p n t j))) =
-  product (num p count_ t j) (Tokens n :: each ++ map Size (others un)) :> K.
+Lemma counted_equal (each : bool) (un : list nat) (n t j : nat) (r : rank) : equal p = true -> n <= further p ->
+  (each = true -> j < micro) -> ok r -> inside_of un (data p) = true ->
+  of_nat (length (filter (near un r) (counted p n t j each))) =
+  product (num p count_ t j) (Tokens n :: steps_of each ++ map Size (others un)) :> K.
 Proof.
   intros same known here good all.
   assert (sizes : forall l, product (num p count_ t j) (map Size l) = product of_nat (map size l) :> K).
   { induction l as [|a l IH]; [easy|]. cbn. now rewrite IH. }
-  unfold counted, each. destruct (counts_each p); cbn [app product num]; rewrite sizes.
+  unfold counted, steps_of. destruct each; cbn [app product num]; rewrite sizes.
   - now rewrite near_count by auto.
   - unfold tokens. rewrite of_loss_flat.
     transitivity (sum_list (flat_map (fun j => of_loss p n (batch t j)) (seq 0 micro))
@@ -185,15 +185,15 @@ Proof.
   rewrite IH, (num_inv p count_ t count_pos micro_pos j s can) by easy. ring.
 Qed.
 
-Lemma counted_share (un : list nat) (n t j : nat) (r : rank) : equal p = true -> n <= further p ->
-  (counts_each p = true -> j < micro) -> ok r -> inside_of un (data p) = true ->
-  share (length (filter (near un r) (counted p n t j))) =
-  product (inv p count_ t j) (Tokens n :: each ++ map Size (others un)) :> K.
+Lemma counted_share (each : bool) (un : list nat) (n t j : nat) (r : rank) : equal p = true -> n <= further p ->
+  (each = true -> j < micro) -> ok r -> inside_of un (data p) = true ->
+  share (length (filter (near un r) (counted p n t j each))) =
+  product (inv p count_ t j) (Tokens n :: steps_of each ++ map Size (others un)) :> K.
 Proof.
-  intros same known here good all. apply inverse_is. rewrite (counted_equal un n t j r) by easy.
-  apply inverse_product. cbn [forallb cancels]. rewrite forallb_app. unfold each.
+  intros same known here good all. apply inverse_is. rewrite (counted_equal each un n t j r) by easy.
+  apply inverse_product. cbn [forallb cancels]. rewrite forallb_app. unfold steps_of.
   assert (sizes : forallb cancels (map Size (others un)) = true) by (induction (others un); easy).
-  now destruct (counts_each p).
+  now destruct each.
 Qed.
 
 (** ** What is said *)
@@ -217,37 +217,41 @@ Lemma meant_ok (t j j' : nat) (now : moment) (f : facts) (at_ : when) (m : memor
   number_of p m t j r s = product (num p count_ t j') l /\ inverse_of p m t j r s = product (inv p count_ t j') l.
 Proof.
   intros [told_ scale_] here good now_ found.
-  destruct s as [n|n| |a| |n]; cbn [meant number_of inverse_of] in *.
+  destruct s as [n|n| |a| |n|n e]; cbn [meant number_of inverse_of] in *.
   - revert found. case_eq (equal p); intros same; [|easy]. cbn [andb].
     destruct (n <=? further p) eqn:small; [|easy]. apply Nat.leb_le in small. intros found.
     destruct now; try easy. injection found as <-. cbn [product num inv].
     rewrite (counts_equal same n t j r) by easy. split; ring.
-  - destruct (nth n (tallied (counts f)) None) as [un|] eqn:known; [|easy]. rewrite (told_ n un known r good).
-    destruct (negb (counts_each p) || amid now) eqn:can; [|easy].
-    assert (inside : counts_each p = true -> j < micro).
+  - destruct (nth n (tallied (counts f)) None) as [[each un]|] eqn:known; [|easy].
+    rewrite (told_ n each un known r good).
+    destruct (negb each || amid now) eqn:can; [|easy].
+    assert (inside : each = true -> j < micro).
     { intros e. rewrite e in can. now destruct now. }
     revert found. case_eq (equal p); intros same found.
     + destruct ((n <=? further p) && inside_of un (data p)) eqn:all; [|easy]. injection found as <-.
       apply andb_true_iff in all. destruct all as [small all]. apply Nat.leb_le in small.
-      change (filter _ (data p)) with (others un). fold each.
-      assert (free : forall F G : symbol -> K, (forall s, In s (Tokens n :: each ++ map Size (others un)) ->
+      change (filter _ (data p)) with (others un). fold (steps_of each).
+      assert (free : forall F G : symbol -> K, (forall s, In s (Tokens n :: steps_of each ++ map Size (others un)) ->
         F s = G s) ->
-        product F (Tokens n :: each ++ map Size (others un)) = product G (Tokens n :: each ++ map Size (others un))).
+        product F (Tokens n :: steps_of each ++ map Size (others un)) = product G (Tokens n :: steps_of each ++ map
+          Size (others un))).
       { intros; now apply product_ext. }
-      assert (no : forall s, In s (Tokens n :: each ++ map Size (others un)) -> cancels s = true).
+      assert (no : forall s, In s (Tokens n :: steps_of each ++ map Size (others un)) -> cancels s = true).
       { intros s [<-|in_]; [easy|]. apply in_app_iff in in_. destruct in_ as [in_|in_].
-        - unfold each in in_. destruct (counts_each p); [easy|]. now destruct in_ as [<-|[]].
+        - unfold steps_of in in_. destruct each; [easy|]. now destruct in_ as [<-|[]].
         - apply in_map_iff in in_. now destruct in_ as [a [<- _]]. }
       split.
-      * rewrite (counted_equal un n t j r) by easy. apply free. intros s in_. specialize (no s in_). now destruct s.
-      * rewrite (counted_share un n t j r) by easy. apply free. intros s in_. specialize (no s in_). now destruct s.
-    + assert (whole_ : un = [] /\ (counts_each p = true -> j' = j) /\ l = [Count n]).
-      { destruct un; [|easy]. destruct (counts_each p); cbn [negb] in found.
+      * rewrite (counted_equal each un n t j r) by easy. apply free. intros s in_. specialize (no s in_). now destruct
+        s.
+      * rewrite (counted_share each un n t j r) by easy. apply free. intros s in_. specialize (no s in_). now destruct
+        s.
+    + assert (whole_ : un = [] /\ (each = true -> j' = j) /\ l = [All n each]).
+      { destruct un; [|easy]. destruct each.
         - destruct at_; try easy. injection found as <-. auto.
         - injection found as <-. now split. }
       destruct whole_ as [-> [same_ ->]]. cbn [product num inv].
-      replace (filter (near [] r) (counted p n t j)) with (counted p n t j')
-        by (unfold counted; destruct (counts_each p); [rewrite same_ by easy|];
+      replace (filter (near [] r) (counted p n t j each)) with (counted p n t j' each)
+        by (unfold counted; destruct each; [rewrite same_ by easy|];
             generalize (of_loss p n) as g; intros g; match goal with |- ?x = filter _ ?x =>
               generalize x as k; induction k as [|a k IH]; [easy|]; cbn; now f_equal end).
       split; ring.
@@ -256,6 +260,7 @@ Proof.
   - destruct (current f LossScale) eqn:cur; [|easy]. injection found as <-. unfold scale_state.
     rewrite (scale_ eq_refl r good). cbn. split; ring.
   - injection found as <-. cbn. split; ring.
+  - easy.
 Qed.
 
 Lemma ratio_ok (t j j' : nat) (now : moment) (f : facts) (at_ : when) (m : memory) (r : rank) (k k' : ratio) :
@@ -339,11 +344,11 @@ Lemma wanted_ok (t g n j : nat) (k : ratio) : In k (wanted p g n) -> n <= furthe
 Proof.
   unfold wanted, weight. change (summed_at p g) with (adds_up p g). intros inside small here.
   destruct (adds_up p g); [destruct inside as [<-|[]]; now rewrite mean_one|].
-  revert inside. case_eq (equal p); intros same inside; destruct (weighs p), (counts_each p) eqn:each_;
+  revert inside. case_eq (equal p); intros same inside; destruct (weighs p);
     cbn [In] in inside;
     repeat match goal with H : _ \/ _ |- _ => destruct H | H : False |- _ => destruct H end; subst;
     rewrite ?mean_one, ?(of_tokens n t j), ?(of_batch n t j) by easy; try easy;
-    rewrite !by1_ok, mean_one by easy; cbn [inv]; unfold counted; rewrite each_; ring.
+    rewrite !by1_ok, mean_one by easy; cbn [inv]; unfold counted; ring.
 Qed.
 
 Lemma statistic_apart (t : nat) (us : list nat) (x : X) (i : E) : by_gradient p (group_of i) = false ->

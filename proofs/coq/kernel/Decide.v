@@ -31,8 +31,10 @@ Definition on_counts (g : ticks -> ticks -> ticks) (k l : counters) : counters :
            (g (step_disk k) (step_disk l)) (g (stream_disk k) (stream_disk l)) (g (scale_disk k) (scale_disk l))
            (forgotten k)
            (map (fun _ => None) (looked k)).
-Definition tally_entails (n n' : option (list nat)) : bool :=
-  match n, n' with _, None => true | Some q, Some q' => if nats_eq q q' then true else false | _, _ => false end.
+Definition tally_entails (n n' : option (bool * list nat)) : bool :=
+  match n, n' with
+  | _, None => true | Some (e, q), Some (e', q') => eqb e e' && if nats_eq q q' then true else false | _, _ => false
+    end.
 Fixpoint all2 {V : Type} (f : V -> V -> bool) (l m : list V) : bool :=
   match l, m with [], [] => true | x :: l, y :: m => f x y && all2 f l m | _, _ => false end.
 Definition counts_entail (k l : counters) : bool :=
@@ -82,11 +84,10 @@ Definition begin_table (k k' : table) : table := map (fun e => (fst e, begin_sum
 Definition entered (f : facts) : facts :=
   Facts (slots f) (map (fun _ => false) (kepts f)) (Outside 0) Lost (map (fun _ => None) (losses p)) (norms f)
     (counts f) (fine f).
-(** A count of one microbatch is none of the next. *)
 Definition passing (f : facts) : facts :=
   let f := map_slots pass f in
-  if counts_each p then Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-    (tell_tally (counts f) (forgotten (counts f))) (fine f) else f.
+  Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f) (tell_tally (counts f) (lasting (counts f))) (fine
+    f).
 Definition body (b : list block) (f : facts) : facts := quiet (passing (after false Amid b (entered f))).
 Definition invariant (b : list block) (f : facts) : facts :=
   let f' := after false Amid b (entered f) in
@@ -116,8 +117,11 @@ Definition after_loop (f : facts) : option facts :=
          entails_facts a r && entails_facts c r then Some r else None
   end.
 
+Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => false end.
 Definition refreshed (f : facts) : facts :=
-  Facts (slots f) (kepts f) Lost Lost [] (norms f) (tell_tally (counts f) (forgotten (counts f))) true.
+  Facts (map (map (fun e => (fst e, if on_disk (fst e) then Any else snd e))) (slots f)) (kepts f) Lost Lost []
+    (norms f) (Counters (step_here (counts f)) (stream_here (counts f)) (scale_here (counts f)) Unsaid Unsaid Unsaid
+      (forgotten (counts f)) (looked (counts f))) true.
 Definition after_step (f : facts) : option facts :=
   match after_loop (after false Early (prepare p) (refreshed f)) with
   | Some f => Some (quiet (after false Late (outside p) f))
@@ -145,7 +149,6 @@ Definition turned (f : facts) : facts :=
         (on_counts (fun n _ => match n with Ticks true l o => Ticks false l o | Unheld => Unheld | _ => Unsaid end)
           (counts f) (counts f)) (fine f).
 
-Definition on_disk (x : slot) : bool := match on x with Disk => true | _ => false end.
 Definition after_save (f : facts) : facts :=
   let f := Facts (map (map (fun e => (fst e, if on_disk (fst e) then Absent else snd e))) (slots f)) (kepts f) Lost
     Lost []
@@ -184,10 +187,11 @@ Definition named : list slot :=
   (if on_tier (fun k => match k with Nvme => true | _ => false end) then of_tier Nvme else []).
 Definition at_power_on : facts :=
   let first := Holds (Params false) (map First (axes p)) false in
-  let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else Absent)) named in
+  let k := map (fun x => (x, if slot_eq x (At Weight Device) then first else if on_disk x then Any else Absent))
+    named in
   Facts (map (fun _ => k) (groups p)) (map (fun _ => false) (repeated p)) Lost Lost [] (map (fun _ => None)
     (groups p))
-        (Counters Unheld Unheld Unheld Unheld Unheld Unheld (map (fun _ => None) (losses p))
+        (Counters Unheld Unheld Unheld Unsaid Unsaid Unsaid (map (fun _ => None) (losses p))
           (map (fun _ => None) (groups p))) true.
 Definition initialised : facts := quiet (after true Early (init p) at_power_on).
 
@@ -219,7 +223,7 @@ Definition good_block (b : block) : bool :=
   | _ => true end.
 (** Some rank is at such a place. *)
 Definition one_layout (q : place) : bool :=
-  match q with Owner s _ :: _ => forallb (owner_of s) q | [] => true | _ => false end.
+  match q with Owner s _ :: _ => forallb (owner_of s) q && still (map axis_of q) q | [] => true | _ => false end.
 (** Groups with several uses belong to units that are not repeated. *)
 Definition good_group (d : group) : bool :=
   match sites d with

@@ -58,31 +58,31 @@ Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
   destruct (get k x) as [| |c q o]; [easy| |].
   - intros r good. apply H. apply moved_ok; [intros; apply size_pos|easy].
-  - destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts]. rewrite
-    forallb_forall in firsts.
+  - destruct (_ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [can firsts].
+    apply andb_true_iff in can. destruct can as [rig same]. rewrite forallb_forall in firsts.
     intros r good. cbn beta. specialize (H (moved (fun _ => 0) along r)).
-    rewrite sat_moved in H.
-    + rewrite <- (rigid_ok p count_ t j c (fun _ => 0) along r i rig). apply H. apply moved_ok; [intros; apply
+    rewrite sat_moved in H by (easy || (intros d on; specialize (firsts d on); now destruct d)).
+    rewrite <- (rigid_ok p count_ t j c (fun _ => 0) along r i rig). apply H. apply moved_ok; [intros; apply
       size_pos|easy].
-    + intros d on. specialize (firsts d on). destruct d; easy.
 Qed.
 
 Lemma gather_ok x y s along q : goal (Gather x y s along q).
 Proof.
   cbn [after_event at_event]. apply fits_write; try easy. pose proof (fit x) as H.
   destruct (get k x) as [| |c q' o]; [easy|easy|].
-  destruct (rigid c along && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [rig firsts].
-  rewrite forallb_forall in firsts.
-  intros r good. cbn beta. specialize (H (moved (fun a => own s a i) along r)). rewrite sat_moved in H.
-  - rewrite rigid_ok in H by easy. specialize (H ltac:(apply moved_ok; [intros; apply own_ok|easy])).
+  destruct (rigid c along && _ && _) eqn:can; [|easy]. apply andb_true_iff in can. destruct can as [can firsts].
+  apply andb_true_iff in can. destruct can as [rig same]. rewrite forallb_forall in firsts.
+  intros r good. cbn beta. specialize (H (moved (fun a => owner s r a i) along r)). rewrite sat_moved in H.
+  - rewrite rigid_ok in H by easy. specialize (H ltac:(apply moved_ok; [intros; apply owner_ok|easy])).
     rewrite sat_union. destruct (sat q r i) eqn:here_; cbn [andb].
     + destruct (sat (off_axes along q') r i) eqn:there; [now rewrite H|].
       intros [_ in_]%andb_true_iff.
       now rewrite (within_ok _ _ _ _ in_ here_) in there.
     + intros [none _]%andb_true_iff.
       now apply (outside_none_ok p count_ t j (get k y) q (fun r => held m y r i) i r).
-  - intros d on. specialize (firsts d on). destruct d as [s' a|]; [|easy]. cbn in *.
-    apply Nat.eqb_eq in firsts. now subst.
+  - easy.
+  - intros d on. specialize (firsts d on). destruct d as [s' a|]; [|easy]. cbn [owner_of] in firsts.
+    now destruct (layout_eq s' s) as [->|].
 Qed.
 
 Lemma initial_ok y q : goal (Initial y q).
@@ -206,17 +206,18 @@ Proof.
       eassumption).
   - destruct c as [| | |s| |]; try easy. destruct (on_axes along q) eqn:out; [|easy].
     destruct (said p now f (pt s) r0) as [k'|] eqn:is; [|easy].
-    destruct (put_together by_ along k' s) as [s'|] eqn:new; [|easy].
+    destruct ((if rigid (Sums s) along then put_alike else put_together) by_ along k' s) as [s'|] eqn:new; [|easy].
+    destruct (still along q) eqn:same_; [|easy].
     intros r good. cbn beta. rewrite sat_union.
     assert (owned : sat match to with Some s => owners s along | None => [] end r i =
-      match to with Some s => forallb (fun a => r a =? own s a i) along | None => true end).
+      match to with Some s => forallb (fun a => r a =? owner s r a i) along | None => true end).
     { destruct to; [apply sat_owners|easy]. }
     rewrite owned. destruct (match to with Some s => _ | None => true end) eqn:mine;
       rewrite ?andb_true_r, ?andb_false_r.
     + assert (same : forall r', In r' (peers along r) -> sat q r' i = sat q r i) by (intros; now apply (sat_peer
         along)).
       destruct (sat q r i) eqn:there.
-      * rewrite (together_ok p count_ count_pos micro_pos counts_equal data_once t j now f m i when_ known by_ along r0
+      * rewrite (join_ok p count_ count_pos micro_pos counts_equal data_once t j now f m i when_ known by_ along r0
           k' s s' r is new good).
         rewrite (together_all _ _ _ (fun r' => as_number (val t j (Sums s) r' i) *
           match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring).

@@ -134,33 +134,43 @@ Proof.
   - apply filter_In in inside. now apply all.
 Qed.
 
-Lemma sat_owners (s : nat) (along : list nat) (r : rank) (i : E) :
-  sat (owners s along) r i = forallb (fun a => r a =? own s a i) along.
+Lemma sat_owners (s : layout) (along : list nat) (r : rank) (i : E) :
+  sat (owners s along) r i = forallb (fun a => r a =? owner s r a i) along.
 Proof. unfold sat, owners. induction along as [|a l IH]; cbn; [easy|]. now rewrite IH. Qed.
 
 Lemma moved_ok (to : nat -> nat) (along : list nat) (r : rank) : (forall a, to a < size a) -> ok r -> ok (moved to
   along r).
 Proof. intros small good a. unfold moved. destruct (existsb (Nat.eqb a) along); auto. Qed.
 
-Lemma sat_moved (to : nat -> nat) (along : list nat) (q : place) (r : rank) (i : E) :
-  (forall d, In d (on_axes along q) -> coordinate d i = to (axis_of d)) ->
+Lemma owner_moved (to : nat -> nat) (along : list nat) (s : layout) (r : rank) (a b : nat) (i : E) :
+  drawn_by along (Owner s b) = false -> owner s (moved to along r) a i = owner s r a i.
+Proof. destruct s as [n|n c]; [easy|]. cbn. unfold moved, mem. now intros ->. Qed.
+
+Lemma sat_moved (to : nat -> nat) (along : list nat) (q : place) (r : rank) (i : E) : still along q = true ->
+  (forall d, In d (on_axes along q) -> coordinate d r i = to (axis_of d)) ->
   sat q (moved to along r) i = sat (off_axes along q) r i.
 Proof.
-  induction q as [|d q IH]; [easy|]. unfold on_axes, off_axes in *; cbn [filter] in *. intros all. rewrite sat_cons.
+  induction q as [|d q IH]; [easy|]. rewrite still_cons. intros same. apply andb_true_iff in same.
+  destruct same as [here same]. apply negb_true_iff in here. specialize (IH same).
+  unfold on_axes, off_axes in *; cbn [filter] in *. intros all. rewrite sat_cons.
   destruct (mem (axis_of d) along) eqn:inside; cbn [negb].
   - rewrite IH by (intros; apply all; now right).
     specialize (all d (or_introl eq_refl)). unfold mem in inside.
-    destruct d as [s a|a]; cbn in *; unfold moved; rewrite inside, <- all, Nat.eqb_refl; reflexivity.
+    destruct d as [s a|a]; cbn [sat1 coordinate axis_of] in *; rewrite ?(owner_moved _ _ _ _ _ a) by easy;
+      unfold moved; rewrite inside, <- all, Nat.eqb_refl; reflexivity.
   - rewrite IH by easy. rewrite sat_cons. f_equal. unfold mem in inside.
-    destruct d as [s a|a]; cbn in *; unfold moved; now rewrite inside.
+    destruct d as [s a|a]; cbn [sat1 axis_of] in *; rewrite ?(owner_moved _ _ _ _ _ a) by easy; unfold moved;
+      now rewrite inside.
 Qed.
 
-Lemma sat_peer (along : list nat) (q : place) (r r' : rank) (i : E) : on_axes along q = [] -> In r' (peers along r) ->
-  sat q r' i = sat q r i.
+Lemma sat_peer (along : list nat) (q : place) (r r' : rank) (i : E) : on_axes along q = [] -> still along q = true ->
+  In r' (peers along r) -> sat q r' i = sat q r i.
 Proof.
-  intros out inside. induction q as [|d q IH]; [easy|]. unfold on_axes in *; cbn [filter] in out.
+  intros out same inside. induction q as [|d q IH]; [easy|]. rewrite still_cons in same.
+  apply andb_true_iff in same. destruct same as [here same]. apply negb_true_iff in here.
+  unfold on_axes in *; cbn [filter] in out.
   destruct (mem (axis_of d) along) eqn:on; [easy|]. rewrite !sat_cons, IH by easy. f_equal.
-  destruct d as [s a|a]; cbn in *; now rewrite (peers_outside along r r').
+  destruct d as [[n|n b] a|a]; cbn in *; now rewrite ?(peers_outside along r r').
 Qed.
 
 Lemma outside_none_ok (t j : nat) (h : know) (q : place) (f : rank -> option (T + K)) (i : E) (r : rank) :

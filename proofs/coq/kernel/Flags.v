@@ -15,7 +15,7 @@ Context {w : world}.
 
 Definition look_step (a : nat) (n : option place) : option place :=
   match n with
-  | Some q => match on_axes [a] q with [_] => Some (off_axes [a] q) | [] => Some q | _ => None end
+  | Some q => match on_axes [a] q with [] => if still [a] q then Some q else None | _ => spread a q end
   | None => None end.
 
 Lemma existsb_flat {A B : Type} (g : A -> list B) (f : B -> bool) (l : list A) :
@@ -27,23 +27,20 @@ Lemma look_axis (l : list E) (F : E -> bool) (q q' : place) (a : nat) (r : rank)
   existsb (fun i => sat q' r i && F i) l.
 Proof.
   intros found. apply eq_true_iff_eq. rewrite !existsb_exists. cbn [look_step] in found.
-  destruct (on_axes [a] q) as [|d [|? ?]] eqn:on; try easy; injection found as <-.
-  - split.
+  destruct (on_axes [a] q) as [|d l0] eqn:on.
+  - destruct (still [a] q) eqn:same; [|easy]. injection found as <-. split.
     + intros [c [_ some]]. apply existsb_exists in some. destruct some as [i [inside some]]. exists i. split; [easy|].
       now rewrite sat_off_put in some.
     + intros [i [inside some]]. exists 0. split; [apply in_seq; pose proof (size_pos a); lia|].
       apply existsb_exists. exists i. split; [easy|]. now rewrite sat_off_put.
-  - assert (axis : axis_of d = a).
-    { assert (inside : In d (on_axes [a] q)) by (rewrite on; now left).
-      apply filter_In in inside; destruct inside as [_ inside]. rewrite mem_one in inside. now apply Nat.eqb_eq. }
-    split.
+  - clear on. split.
     + intros [c [_ some]]. apply existsb_exists in some. destruct some as [i [inside some]]. exists i. split; [easy|].
-      rewrite (sat_on_put _ _ _ _ _ d on) in some. apply andb_true_iff in some. destruct some as [here is].
+      destruct (spread_ok a q q' r i found) as [k [_ picks]]. rewrite picks in some.
+      apply andb_true_iff in some. destruct some as [here is].
       apply andb_true_iff in here. destruct here as [_ here]. now rewrite here.
-    + intros [i [inside some]]. exists (coordinate d i). pose proof (coordinate_ok d i) as small. rewrite axis in
-      small.
+    + intros [i [inside some]]. destruct (spread_ok a q q' r i found) as [k [small picks]]. exists k.
       split; [apply in_seq; lia|]. apply existsb_exists. exists i. split; [easy|].
-      rewrite (sat_on_put _ _ _ _ _ d on), Nat.eqb_refl. exact some.
+      rewrite picks, Nat.eqb_refl. exact some.
 Qed.
 
 Lemma look_max (l : list E) (F : E -> bool) (along : list nat) (q q' : place) (r : rank) :

@@ -24,8 +24,8 @@ Record glob (t j : nat) (f : facts) (m : memory) : Prop := {
   of_norms : forall g q, nth_error (norms f) g = Some (Some q) ->
     forall l r, l < depth p (hd 0 (sites_of p g)) -> ok r ->
     partial m g l r = Some (norm_sum (part g l) q (fun i => measure i (grad_at p t i)) r);
-  of_tally : forall n un, nth n (tallied (counts f)) None = Some un -> forall r, ok r ->
-    tally m n r = length (filter (near un r) (counted p n t j));
+  of_tally : forall n each un, nth n (tallied (counts f)) None = Some (each, un) -> forall r, ok r ->
+    tally m n r = length (filter (near un r) (counted p n t j each));
   of_looks : forall g q, nth g (looked (counts f)) None = Some q ->
     forall l r, l < depth p (hd 0 (sites_of p g)) -> ok r ->
     flag m g l r = Some (existsb (fun i => sat q r i && overflows i (grad_at p t i)) (part g l))

@@ -32,7 +32,8 @@ Inductive ticks := Unsaid | Unheld | Ticks (next : bool) (firsts : list nat) (on
 Record counters := Counters {
   step_here : ticks; stream_here : ticks; scale_here : ticks;
   step_disk : ticks; stream_disk : ticks; scale_disk : ticks;
-  tallied : list (option (list nat));  (* of each loss: the axes over which the count of its tokens is not summed *)
+  (* of each loss: whether its tokens are counted of one microbatch, and the axes over which the count is not summed *)
+  tallied : list (option (bool * list nat));
   looked : list (option place)  (* of each group: the place whose elements its flags are about *)
 }.
 Definition told (k : counters) (c : counter) (disk : bool) : ticks :=
@@ -47,7 +48,7 @@ Definition tell (k : counters) (c : counter) (disk : bool) (v : ticks) : counter
   | Counters a b s c d z e f, Step, true => Counters a b s v d z e f
   | Counters a b s c d z e f, Stream, true => Counters a b s c v z e f
   | Counters a b s c d z e f, LossScale, true => Counters a b s c d v e f end.
-Definition tell_tally (k : counters) (v : list (option (list nat))) : counters :=
+Definition tell_tally (k : counters) (v : list (option (bool * list nat))) : counters :=
   Counters (step_here k) (stream_here k) (scale_here k) (step_disk k) (stream_disk k) (scale_disk k) v (looked k).
 Definition tell_looked (k : counters) (v : list (option place)) : counters :=
   Counters (step_here k) (stream_here k) (scale_here k) (step_disk k) (stream_disk k) (scale_disk k) (tallied k) v.
@@ -59,7 +60,9 @@ Record facts := Facts {
   fine : bool
 }.
 
-Definition clause_eq (c d : clause) : {c = d} + {c <> d}. Proof. decide equality; apply Nat.eq_dec. Defined.
+Definition layout_eq (s s' : layout) : {s = s'} + {s <> s'}. Proof. decide equality; apply Nat.eq_dec. Defined.
+Definition clause_eq (c d : clause) : {c = d} + {c <> d}.
+Proof. decide equality; apply Nat.eq_dec || apply layout_eq. Defined.
 Definition place_eq (q r : place) : {q = r} + {q <> r}. Proof. apply list_eq_dec, clause_eq. Defined.
 Definition slot_eq (x y : slot) : {x = y} + {x <> y}. Proof. decide equality; decide equality. Defined.
 Definition nats_eq (l m : list nat) : {l = m} + {l <> m}. Proof. apply list_eq_dec, Nat.eq_dec. Defined.
@@ -81,10 +84,24 @@ Definition within (q q' : place) : bool := forallb (has q) q'.
 Definition union (q q' : place) : place := q ++ filter (fun c => negb (has q c)) q'.
 Definition axis_of (c : clause) : nat := match c with Owner _ a => a | First a => a end.
 Definition is_owner (c : clause) : bool := match c with Owner _ _ => true | First _ => false end.
-Definition owner_of (s : nat) (c : clause) : bool := match c with Owner s' _ => s' =? s | First _ => false end.
+Definition owner_of (s : layout) (c : clause) : bool :=
+  match c with Owner s' _ => if layout_eq s' s then true else false | First _ => false end.
+(** Whether no layout of a place differs along axes. *)
+Definition drawn_by (along : list nat) (c : clause) : bool :=
+  match c with Owner (Drawn _ b) _ => mem b along | _ => false end.
+Definition still (along : list nat) (q : place) : bool := forallb (fun c => negb (drawn_by along c)) q.
 Definition off_axes (along : list nat) (q : place) : place := filter (fun c => negb (mem (axis_of c) along)) q.
 Definition on_axes (along : list nat) (q : place) : place := filter (fun c => mem (axis_of c) along) q.
-Definition owners (s : nat) (along : list nat) : place := map (Owner s) along.
+Definition owners (s : layout) (along : list nat) : place := map (Owner s) along.
+(** What coordinate 0 of an axis has of a layout that differs along it. *)
+Definition of_first (a : nat) (c : clause) : clause :=
+  match c with Owner (Drawn n b) a' => if b =? a then Owner (Shared n) a' else c | _ => c end.
+(** The place of which ranks along an axis have the elements together, each of them on one rank. *)
+Definition spread (a : nat) (q : place) : option place :=
+  match on_axes [a] q with
+  | [First _] => Some (map (of_first a) (off_axes [a] q))
+  | [_] => if still [a] q then Some (off_axes [a] q) else None
+  | _ => None end.
 
 (** Where every rank is meant, no other is left. *)
 Definition ticked (next : bool) (l : list nat) (only : bool) : ticks :=
@@ -157,6 +174,13 @@ Definition put_together (by_ : operator) (along : list nat) (k : ratio) (s : ter
   | Some co, Mean => scaled k (Terms (Some (map (mean_of along) co)) (un s) (pt s) (from s))
   | None, Largest => if ratio_eq k one then Some s else None
   | _, _ => None end.
+(** The same, where all ranks along the axes have one number. *)
+Definition put_alike (by_ : operator) (along : list nat) (k : ratio) (s : terms) : option terms :=
+  match how s, by_ with
+  | Some _, Largest => scaled k s
+  | None, Mean => if ratio_eq k one then Some s else None
+  | None, Plain | None, Premultiplied => if ratio_eq k (mean_of along one) then Some s else None
+  | _, _ => put_together by_ along k s end.
 
 Definition get (k : table) (x : slot) : know :=
   match find (fun e => if slot_eq (fst e) x then true else false) k with Some (_, h) => h | None => Any end.
@@ -173,7 +197,10 @@ Fixpoint everything {V : Type} (l : list (option V)) : option (list V) :=
   | [] => Some []
   | Some v :: l => option_map (cons v) (everything l)
   | None :: _ => None end.
-Definition forgotten (k : counters) : list (option (list nat)) := map (fun _ => None) (tallied k).
+Definition forgotten (k : counters) : list (option (bool * list nat)) := map (fun _ => None) (tallied k).
+(** A count of one microbatch is none of the next. *)
+Definition lasting (k : counters) : list (option (bool * list nat)) :=
+  map (fun n => match n with Some (true, _) => None | n => n end) (tallied k).
 Definition inside_of (l m : list nat) : bool := forallb (fun a => mem a m) l.
 
 (** The same for all elements: no owner is asked for. *)

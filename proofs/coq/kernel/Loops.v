@@ -218,10 +218,8 @@ Lemma block_ok (b : block) (f : facts) (m : memory) : good_block p b = true -> b
   goes_on f (after_block p start now f b) m (at_block p t j m b).
 Proof.
   intros good known. pose proof known as [g len lenu fit kept_ act_ cot_ begun_ fac].
-  destruct b as [u reversed body|n k|n k|n x q|along|n x q|along|n|n along|c d firsts|c along];
-    cbn [after_block at_block
-    good_block]
-    in *.
+  destruct b as [u reversed body|n k|n k|n x q|along|n x q|along|n each|n along|c d firsts|c along];
+    cbn [after_block at_block good_block] in *.
   - apply andb_true_iff in good. destruct good as [small good]. apply Nat.ltb_lt in small.
     set (a := if has_forward body && negb reversed then _ else Lost).
     set (c := if has_backward body && reversed then _ else Lost).
@@ -347,26 +345,28 @@ Proof.
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
       easy.
-    intros n' un found r ok_. cbn [tell_tally tallied] in found.
-      apply (told_put n n' un _ (tallied (counts f)) (fun n => tally m n r)
-        (fun n => length (filter (near un r) (counted p n t j))) _ found).
+    intros n' e un found r ok_. cbn [tell_tally tallied] in found.
+      apply (told_put n n' (e, un) _ (tallied (counts f)) (fun n => tally m n r)
+        (fun n => length (filter (near un r) (counted p n t j e))) _ found).
     + intros is. now apply Y.
-    + now intros [= <-].
+    + now intros [= <- <-].
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count tally]; try
       easy.
-    intros n' un found r ok_. cbn [tell_tally tallied] in found.
-      apply (told_put n n' un _ (tallied (counts f)) (fun n => tally m n r)
-        (fun n => length (filter (near un r) (counted p n t j))) _ found).
+    intros n' e un found r ok_. cbn [tell_tally tallied] in found.
+      apply (told_put n n' (e, un) _ (tallied (counts f)) (fun n => tally m n r)
+        (fun n => length (filter (near un r) (counted p n t j e))) _ found).
     { intros is. now apply Y. }
-    clear found. intros found. change (fold_right tally_step (nth n (tallied (counts f)) None) along = Some un) in
-      found.
-    destruct (nth n (tallied (counts f)) None) as [un0|] eqn:known_.
-    + rewrite <- (count_summed (counted p n t j) along un0) by easy. f_equal. apply map_ext_in. intros r' peer.
+    clear found. intros found.
+    change (fold_right tally_step (nth n (tallied (counts f)) None) along = Some (e, un)) in found.
+    destruct (nth n (tallied (counts f)) None) as [[e0 un0]|] eqn:known_.
+    + destruct (count_summed (counted p n t j e) along un0 un e0 e r found) as [-> <-].
+      f_equal. apply map_ext_in. intros r' peer.
       apply Y; [easy|]. eapply peers_ok; eassumption.
-    + exfalso. clear - found. revert un found. induction along as [|b l0 IH]; intros un; cbn [fold_right]; [easy|].
-      destruct (fold_right tally_step None l0) as [q|]; [|easy]. now specialize (IH q).
+    + exfalso. clear - found. revert e un found.
+      induction along as [|b l0 IH]; intros e un; cbn [fold_right]; [easy|].
+      destruct (fold_right tally_step None l0) as [[e1 q]|]; [|easy]. now specialize (IH e1 q).
   - split; [|split; [now destruct d, firsts|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     pose proof g as of_all. destruct g as [C L N Y Z].
@@ -375,13 +375,13 @@ Proof.
       intros sure r ok_. destruct c; [|easy|]; cbn [counter_eqb] in *; rewrite orb_false_r in sure;
         rewrite (decided_ok p t j f m r of_all sure ok_); [|reflexivity].
       cbn [andb ticks_of advance]. rewrite updates_next. now destruct (left_out p t _).
-    + intros n un found. apply Y. destruct (counts f), c, d, firsts; exact found.
+    + intros n e un found. apply Y. destruct (counts f), c, d, firsts; exact found.
     + intros n q found. apply Z. destruct (counts f), c, d, firsts; exact found.
   - split; [|split; [easy|]; intros log u l got read; now apply log].
     split; cbn [slots kepts acts cots factor norms counts fine]; try easy.
     destruct g as [C L N Y Z]. split; cbn [slots kepts acts cots factor norms counts fine partial count]; try easy.
     + intros c' disk. now apply share_ok.
-    + intros n un found. apply Y. destruct (counts f), c; exact found.
+    + intros n e un found. apply Y. destruct (counts f), c; exact found.
     + intros n q found. apply Z. destruct (counts f), c; exact found.
 Qed.
 

@@ -18,8 +18,11 @@ Fixpoint peers (along : list nat) (r : rank) : list rank :=
   match along with [] => [r] | a :: l => flat_map (fun c => peers l (put r a c)) (seq 0 (size a)) end.
 Definition moved (to : nat -> nat) (along : list nat) (r : rank) : rank :=
   fun a => if existsb (Nat.eqb a) along then to a else r a.
+(** The owner of an element along an axis, as a rank has it. *)
+Definition owner (s : layout) (r : rank) (a : nat) (i : E) : nat :=
+  match s with Shared n => own n 0 a i | Drawn n b => own n (r b) a i end.
 Definition sat1 (r : rank) (i : E) (c : clause) : bool :=
-  match c with Owner s a => r a =? own s a i | First a => r a =? 0 end.
+  match c with Owner s a => r a =? owner s r a i | First a => r a =? 0 end.
 Definition sat (q : place) (r : rank) (i : E) : bool := forallb (sat1 r i) q.
 
 Definition sites_of (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
@@ -40,7 +43,7 @@ Definition local (t j : nat) (r : rank) : list X := filter (near (data p) r) (ba
 Definition its_loss (x : X) : nat := if loss_of x <=? further p then loss_of x else 0.
 Definition of_loss (n : nat) (l : list X) : list X := filter (fun x => its_loss x =? n) l.
 Definition mine (n t j : nat) (r : rank) : list X := filter (near (data p) r) (of_loss n (batch t j)).
-Definition counted (n t j : nat) : list X := of_loss n (if counts_each p then batch t j else tokens t).
+Definition counted (n t j : nat) (each : bool) : list X := of_loss n (if each then batch t j else tokens t).
 
 (** The largest of some magnitudes, 0 of none; their sum. *)
 Fixpoint greatest {V : Type} (l : list V) (f : V -> K) : K :=
@@ -78,11 +81,13 @@ Definition scale_state (m : memory) (r : rank) : nat :=
 Definition number_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
   match s with
   | Tokens n => of_nat (length (mine n t j r)) | Count n => of_nat (tally m n r) | Micro => of_nat micro
-  | Size a => of_nat (size a) | Scaling => scaling (scale_state m r) | Padding n => padding n end.
+  | Size a => of_nat (size a) | Scaling => scaling (scale_state m r) | Padding n => padding n
+  | All n each => of_nat (length (counted n t j each)) end.
 Definition inverse_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
   match s with
   | Tokens n => share (length (mine n t j r)) | Count n => share (tally m n r) | Micro => share micro
-  | Size a => share (size a) | Scaling => unscaling (scale_state m r) | Padding n => unpadding n end.
+  | Size a => share (size a) | Scaling => unscaling (scale_state m r) | Padding n => unpadding n
+  | All n each => share (length (counted n t j each)) end.
 Definition ratio_of (m : memory) (t j : nat) (r : rank) (k : ratio) : K :=
   (product (number_of m t j r) (over k) * product (inverse_of m t j r) (under k))%ring.
 
@@ -131,12 +136,14 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
   match e with
   | Broadcast x along => write m here x (fun r i => get x (moved (fun _ => 0) along r) i)
   | Gather x y s along q => write m here y (fun r i => if sat q r i then
-      match get x (moved (fun a => own s a i) along r) i with Some v => Some v | None => Some (z r i) end else get y r
+      match get x (moved (fun a => owner s r a i) along r) i with Some v => Some v | None => Some (z r i) end else get
+        y r
         i)
   | Initial y q => write m here y (fun r i => if sat q r i then Some (inl (first_moments i)) else get y r i)
   | Copy x y q => write m here y (fun r i => if sat q r i then get x r i else get y r i)
   | Publish x y q => write m here y (fun r i => if sat q r i && is_some (get x r i) then get x r i else get y r i)
-  | Keep x s along => write m here x (fun r i => if forallb (fun a => r a =? own s a i) along then get x r i else None)
+  | Keep x s along => write m here x (fun r i => if forallb (fun a => r a =? owner s r a i) along then get x r i else
+    None)
   | Free x q => write m here x (fun r i => if sat q r i then None else get x r i)
   | Zero y q => write m here y (fun r i => if sat q r i then Some (inr 0%ring) else get y r i)
   | Accumulate x y larger_ q => write m here y (fun r i => if sat q r i then
@@ -150,7 +157,7 @@ Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : me
       | Some (inr a) => Some (inr (a * ratio_of m t j r k)%ring)
       | _ => Some (z r i) end else get y r i)
   | Reduce y along by_ to k => write m here y (fun r i =>
-      if match to with Some s => forallb (fun a => r a =? own s a i) along | None => true end then
+      if match to with Some s => forallb (fun a => r a =? owner s r a i) along | None => true end then
         let early r' v := match by_ with
           | Premultiplied => as_number v * ratio_of m t j r' k | _ => as_number v end%ring in
         let late s := match by_ with
@@ -260,9 +267,9 @@ Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
   | LookMax along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (tally m)
       (fun g l r => largest (map (flag m g l) (peers along r)) (junk_flag (clock m) g r)) (kept m) (reads m)
       (S (clock m))
-  | CountTokens n => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
-      (fun n' r => if n' =? n then length (filter (near (data p) r) (counted n t j)) else tally m n' r) (flag m) (kept
-        m) (reads m) (S (clock m))
+  | CountTokens n each => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
+      (fun n' r => if n' =? n then length (filter (near (data p) r) (counted n t j each)) else tally m n' r) (flag m)
+      (kept m) (reads m) (S (clock m))
   | CountSum n along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
       (fun n' r => if n' =? n then list_sum (map (tally m n) (peers along r)) else tally m n' r) (flag m) (kept m)
         (reads m) (S (clock m))
@@ -290,9 +297,14 @@ Definition enter (m : memory) : memory :=
   Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (tally m) (flag m)
     (fun _ _ _ => None) (reads m) (S (clock m)).
 
+(** Not every step begins with a save: what it finds in the checkpoint is anything. *)
+Definition begin_step (m : memory) : memory :=
+  Memory (fun y r i => match on y with Disk => Some (junk (clock m) r i) | _ => held m y r i end) (partial m)
+    (fun c disk r => if disk then Some (junk_stream (clock m) r) else count m c disk r) (act m) (cot m) (scale m)
+    (junk_tally (clock m)) (flag m) (kept m) [] (S (clock m)).
+
 Definition step (t : nat) (m : memory) : memory :=
-  let m := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (flag m) (kept m) []
-    (clock m) in
+  let m := begin_step m in
   let m := run_blocks t 0 (prepare p) m in
   let m := fold_left (fun m j => run_blocks t j (body_at p micro j) (enter m)) (seq 0 micro) m in
   run_blocks t micro (outside p) m.
@@ -311,8 +323,10 @@ Definition power_on : memory :=
   Memory (fun y r i => match y with
             | At Weight Device => Some (if forallb (fun a => r a =? 0) (axes p) then inl (first_weight i) else junk
               0 r i)
+            | At _ Disk => Some (junk 0 r i)
             | _ => None end)
-    (fun _ _ _ => None) (fun _ _ _ => None) (fun _ => input) junk_flow junk_scale
+    (fun _ _ _ => None) (fun _ disk r => if disk then Some (junk_stream 0 r) else None) (fun _ => input) junk_flow
+      junk_scale
     (junk_tally 0) (fun _ _ _ => None) (fun _ _ _ => None) [] 1.
 
 Fixpoint run (stops : nat -> bool) (t : nat) : memory :=

@@ -2,7 +2,7 @@
 
     What it backs: the kernel.
 
-    Main statement: [together_ok]. *)
+    Main statements: [together_ok], [same_ok]. *)
 
 From Coq Require Import Lia.
 From Placealg.kernel Require Import Semantics.
@@ -139,5 +139,86 @@ Proof.
     apply greatest_ext; intros; ring.
 Qed.
 
+Lemma rigid_peer (c : content) (along : list nat) (r r' : rank) : rigid c along = true -> In r' (peers along r) ->
+  val t j c r' i = val t j c r i.
+Proof.
+  destruct c as [| | |s| |]; try easy. cbn [rigid]. rewrite forallb_forall. intros out peer.
+  assert (same : forall x, near (un s) r' x = near (un s) r x).
+  { intros x. unfold near. apply eq_true_iff_eq. rewrite !forallb_forall.
+    assert (at_ : forall a, In a (un s) -> r' a = r a).
+    { intros a inside_. apply (peers_outside along); [easy|]. now apply negb_true_iff, out. }
+    split; intros all a inside_; specialize (all a inside_); now rewrite at_ in * by easy. }
+  cbn [Facts.val]. do 2 f_equal. destruct (how s).
+  - apply sum_list_ext; intros x _. now rewrite same.
+  - apply greatest_ext; intros x _. now rewrite same.
+Qed.
+
+Lemma greatest_all {V : Type} (l : list V) (k : K) : l <> [] -> greatest l (fun _ => k) = k.
+Proof.
+  destruct l as [|v l]; [easy|]. intros _. cbn [greatest]. induction l as [|v' l IH]; [apply larger_zero_right|].
+  cbn [greatest]. rewrite larger_of_three, larger_same. exact IH.
+Qed.
+
+(** Where the parts are one number, so are their mean and the largest of them. *)
+Lemma same_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
+  said p now f (pt s) r0 = Some k' -> rigid (Sums s) along = true -> put_alike by_ along k' s = Some s' -> ok r ->
+  let big := match by_ with Largest => true | _ => false end in
+  let parts := join big (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
+    match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring in
+  val t j (Sums s') r i = inr (match by_ with
+    | Premultiplied => parts | Plain | Largest => parts * ratio_of p m t j r r0
+    | Mean => parts * product share (map size along) * ratio_of p m t j r r0 end)%ring.
+Proof.
+  intros is rig new good. cbn zeta.
+  set (v := as_number (val t j (Sums s) r i)).
+  assert (one_number : forall r', In r' (peers along r) -> as_number (val t j (Sums s) r' i) = v).
+  { intros r' peer. unfold v. now rewrite (rigid_peer (Sums s) along r r' rig peer). }
+  assert (ratio_ : forall r', ok r' -> ratio_of p m t j r' r0 = mean p count_ t j k').
+  { intros r' good'. apply (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j j now f (pt s) m);
+      easy || now apply spoken_ok. }
+  assert (many : forall d, sum_list (peers along r) (fun r' => as_number (val t j (Sums s) r' i) * d)%ring =
+    (product of_nat (map size along) * (v * d))%ring).
+  { intros d. transitivity (sum_list (peers along r) (fun _ => (v * d) * 1)%ring).
+    - apply sum_list_ext; intros r' peer. rewrite one_number by easy. ring.
+    - rewrite sum_list_times, peers_count. ring. }
+  assert (inverse_ : (product of_nat (map size along) * product share (map size along))%ring = 1%ring :> K)
+    by (eapply sizes_inverse; eassumption).
+  unfold put_alike in new. destruct (how s) as [co|] eqn:kind; destruct by_;
+    try (now apply (together_ok _ along r0 k' s s' r is new good)); unfold join.
+  - destruct (scaled_ok s s' k' r (ratio_of p m t j r r0) new) as [a [A B]].
+    { intros x inside_. symmetry. now apply (said_ok (pt s) r0 k' r x is good). }
+    rewrite B. apply f_equal. f_equal. transitivity (greatest (peers along r) (fun _ => v)).
+    + rewrite greatest_all by apply peers_not_empty. unfold v. now rewrite A.
+    + apply greatest_ext; intros r' peer. rewrite one_number by easy. ring.
+  - destruct (ratio_eq k' (mean_of along one)) as [->|]; [|easy]. injection new as <-. rewrite (many 1%ring), ratio_,
+      mean_of_ok, mean_one by easy. transitivity (inr v : T + K); [unfold v; cbn [Facts.val as_number]; reflexivity|].
+    apply f_equal. transitivity ((product of_nat (map size along) * product share (map size along)) * v)%ring;
+      [rewrite inverse_|]; ring.
+  - destruct (ratio_eq k' one) as [->|]; [|easy]. injection new as <-. rewrite (many 1%ring), ratio_, mean_one by easy.
+    transitivity (inr v : T + K); [unfold v; cbn [Facts.val as_number]; reflexivity|].
+    apply f_equal. transitivity ((product of_nat (map size along) * product share (map size along)) * v)%ring;
+      [rewrite inverse_|]; ring.
+  - destruct (ratio_eq k' (mean_of along one)) as [->|]; [|easy]. injection new as <-.
+    transitivity (inr v : T + K); [unfold v; cbn [Facts.val as_number]; reflexivity|]. apply f_equal.
+    transitivity (sum_list (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
+      product share (map size along))%ring).
+    + rewrite many. transitivity ((product of_nat (map size along) * product share (map size along)) * v)%ring;
+        [rewrite inverse_|]; ring.
+    + apply sum_list_ext; intros r' peer. f_equal.
+      rewrite ratio_, mean_of_ok, mean_one by (easy || (eapply peers_ok; eassumption)). ring.
+Qed.
+
+Lemma join_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
+  said p now f (pt s) r0 = Some k' ->
+  (if rigid (Sums s) along then put_alike else put_together) by_ along k' s = Some s' -> ok r ->
+  let big := match by_ with Largest => true | _ => false end in
+  let parts := join big (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
+    match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring in
+  val t j (Sums s') r i = inr (match by_ with
+    | Premultiplied => parts | Plain | Largest => parts * ratio_of p m t j r r0
+    | Mean => parts * product share (map size along) * ratio_of p m t j r r0 end)%ring.
+Proof.
+  intros is. destruct (rigid (Sums s) along) eqn:rig; [now apply same_ok|now apply together_ok].
+Qed.
 End One.
 End Parts.

@@ -23,18 +23,20 @@ Variable j : nat.
 
 Definition num (s : symbol) : K :=
   match s with
-  | Tokens n => of_nat (count_ n) | Count n => of_nat (length (counted p n at_step j)) | Micro => of_nat micro
-  | Size a => of_nat (size a) | Scaling => scaling (loss_scale p at_step) | Padding n => padding n end.
+  | Tokens n => of_nat (count_ n) | Count _ => 0 | Micro => of_nat micro
+  | Size a => of_nat (size a) | Scaling => scaling (loss_scale p at_step) | Padding n => padding n
+  | All n each => of_nat (length (counted p n at_step j each)) end.
 Definition inv (s : symbol) : K :=
   match s with
-  | Tokens n => share (count_ n) | Count n => share (length (counted p n at_step j)) | Micro => share micro
-  | Size a => share (size a) | Scaling => unscaling (loss_scale p at_step) | Padding n => unpadding n end.
+  | Tokens n => share (count_ n) | Count _ => 0 | Micro => share micro
+  | Size a => share (size a) | Scaling => unscaling (loss_scale p at_step) | Padding n => unpadding n
+  | All n each => share (length (counted p n at_step j each)) end.
 Definition mean (k : ratio) : K := product num (over k) * product inv (under k).
 
 Lemma num_inv (s : symbol) : cancels s = true -> num s * inv s = 1.
 Proof.
-  destruct s as [n|n| |a| |k]; cbn; intros can;
-    [apply share_ok; specialize (count_pos n); lia|easy|apply share_ok; lia| |apply scaling_ok|apply padding_ok].
+  destruct s as [n|n| |a| |k|n e]; cbn; intros can;
+    [apply share_ok; specialize (count_pos n); lia|easy|apply share_ok; lia| |apply scaling_ok|apply padding_ok|easy].
   apply share_ok. pose proof (size_pos a). lia.
 Qed.
 

@@ -14,10 +14,10 @@ Fixpoint of_nat {K : CRing} (n : nat) : K := match n with O => 0%ring | S n => (
 Definition rank := nat -> nat.  (* axis -> coordinate *)
 
 Class world := {
-  (* the mesh: sizes of axes, and the owner of each element under each layout along each axis *)
+  (* the mesh: sizes of axes; the owner of each element, under a layout as a coordinate has it, along an axis *)
   size : nat -> nat; size_pos : forall a, 0 < size a;
   E : Type; elements : list E; group_of : E -> nat; layer_of : E -> nat; matrix_of : E -> nat;
-  own : nat -> nat -> E -> nat; own_ok : forall s a i, own s a i < size a;
+  own : nat -> nat -> nat -> E -> nat; own_ok : forall s c a i, own s c a i < size a;
   (* the batch of every step and microbatch, and at which coordinate of an axis a token stands; whose loss it is of: a
      token that several losses have is there for each *)
   X : Type; micro : nat; batch : nat -> nat -> list X; loss_of : X -> nat; home : X -> nat -> nat;

@@ -96,9 +96,18 @@ Proof.
   assert (owned : forall q i, one_layout q = true -> exists r, ok r /\ sat q r i = true).
   { intros q i owners_. destruct q as [|[s a|a] q];
       [exists (fun _ => 0); split; [intros a; apply size_pos|easy]| |easy].
-    exists (fun a => own s a i). split; [intros b; apply own_ok|]. cbn [one_layout] in owners_.
-    rewrite forallb_forall in owners_. apply sat_in. intros c inside. specialize (owners_ c inside).
-    destruct c as [s' b|]; [|easy]. cbn in *. apply Nat.eqb_eq in owners_. subst. apply Nat.eqb_refl. }
+    cbn [one_layout] in owners_. apply andb_true_iff in owners_. destruct owners_ as [owners_ still_].
+    rewrite forallb_forall in owners_. unfold still in still_. rewrite forallb_forall in still_.
+    set (along := map axis_of (Owner s a :: q)) in *.
+    exists (fun b => if mem b along then owner s (fun _ => 0) b i else 0). split.
+    - intros b. destruct (mem b along); [apply owner_ok|apply size_pos].
+    - apply sat_in. intros c inside. specialize (owners_ c inside). specialize (still_ c inside).
+      destruct c as [s' b|]; [|easy]. cbn [owner_of] in owners_. destruct (layout_eq s' s) as [->|]; [|easy].
+      assert (there : mem b along = true).
+      { unfold mem. apply existsb_exists. exists b. split; [|apply Nat.eqb_refl].
+        exact (in_map axis_of _ (Owner s b) inside). }
+      cbn [sat1]. rewrite there. destruct s as [n|n c]; cbn [owner]; [apply Nat.eqb_refl|].
+      cbn [drawn_by] in still_. apply negb_true_iff in still_. rewrite still_. apply Nat.eqb_refl. }
   assert (good_ : forall i, one_layout (rests (group_at p i)) = true /\
      match average_rests (group_at p i) with AverageAt q _ => one_layout q | NoAverage => true end = true).
   { intros i. destruct (well_parts p well) as [_ [groups_ _]]. unfold group_at.

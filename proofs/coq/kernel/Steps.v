@@ -39,12 +39,17 @@ Lemma step_ok (t : nat) (f g : facts) (m : memory) : after_step p f = Some g -> 
   between t micro g (step p t m) /\ (fine g = true -> log_ok p t (step p t m)).
 Proof.
   unfold after_step, step. intros found known.
-  set (m0 := Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (junk_tally (clock m)) (flag m) (kept m)
-    []
-    (clock m)).
+  set (m0 := begin_step m).
   assert (B0 : between t 0 (refreshed f) m0).
-  { destruct known as [a b c d e1 e2 e3 e5 e4]. split; cbn; try easy; try (now intros [|]).
-    destruct a; split; try easy. intros n un no. exact (no_looks _ _ _ no _). }
+  { destruct known as [a b c d e1 e2 e3 e5 e4]. split; cbn [refreshed slots kepts acts cots factor norms counts fine];
+      try easy; try (now intros [|]).
+    - destruct a as [A B C Y Z]. split; cbn [refreshed norms counts]; try easy.
+      + intros k []; [now destruct k|]. pose proof (A k false) as here. now destruct k.
+      + intros n e un no. exact (no_looks _ _ _ no _).
+    - now rewrite map_length.
+    - intros i cover. rewrite nth_map_table by easy.
+      eapply (fits_map p count_ t 0 t 0 (fun x h => if on_disk x then Any else h)); [|now apply d].
+      intros [x []] h here; cbn [on_disk on held m0 begin_step]; easy. }
   destruct (well_parts p well) as [_ [_ [_ [prep [_ [out _]]]]]].
   destruct (blocks t 0 false Early ltac:(easy) I _ _ _ prep B0) as [B1 L1].
   destruct (after_loop p _) as [h|] eqn:loop; [|easy]. injection found as <-.
@@ -80,7 +85,7 @@ Proof.
       destruct (told (counts f) k disk) as [| |[] l o]; try easy.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
-    + intros n un found. exact (no_looks _ _ _ found _).
+    + intros n e un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - rewrite length_zip; [easy|]. easy.
   - now rewrite map_length.
@@ -112,7 +117,7 @@ Proof.
     try easy; try (now intros [|]).
   - destruct a as [A B C Y Z]. split; cbn [norms counts count partial]; try easy.
     + intros k []; [now destruct k|]. pose proof (A k false) as here. now destruct k.
-    + intros n un found. exact (no_looks _ _ _ found _).
+    + intros n e un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
@@ -128,7 +133,7 @@ Proof.
     + intros k []; [|now destruct k]. pose proof (A k true) as here. now destruct k.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (norms f) g); easy.
-    + intros n un found. exact (no_looks _ _ _ found _).
+    + intros n e un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - intros i cover. rewrite nth_map_table by easy.
@@ -166,7 +171,7 @@ Proof.
     + intros k disk. now destruct k, disk.
     + now rewrite map_length.
     + intros g q found. exfalso. rewrite nth_error_map in found. destruct (nth_error (groups p) g); easy.
-    + intros n un found. exact (no_looks _ _ _ found _).
+    + intros n e un found. exact (no_looks _ _ _ found _).
     + intros n q found. exact (no_looks _ _ _ found _).
   - now rewrite map_length.
   - now rewrite map_length.
@@ -177,7 +182,7 @@ Proof.
       (axes p)).
       * now destruct (forallb _ (axes p)).
       * clear. unfold sat. induction (axes p) as [|a l IH]; [easy|]. cbn. now rewrite IH.
-    + intros r good. destruct x as [[] []]; cbn [held power_on]; congruence.
+    + destruct x as [[] []]; cbn [on_disk on]; try easy; intros r good; cbn [held power_on]; congruence.
   - intros u l no. exfalso. clear - no. revert u no. induction (repeated p) as [|x l' IH]; intros [|u] no; cbn in
     no; try easy.
     now apply (IH u).

@@ -18,16 +18,19 @@ Definition value_eqb (v w : value) : bool :=
   | Average, Average => true | _, _ => false end.
 Record slot := At { what : value; on : tier }.
 
-(** `where`: owner(axis) under a layout, which is a number, and rank(axis) = 0. A place is their conjunction; the empty
-    one is everywhere. *)
-Inductive clause := Owner (layout a : nat) | First (a : nat).
+(** A layout, by its number: the same on all ranks, or one that every coordinate along an axis has for itself. *)
+Inductive layout := Shared (n : nat) | Drawn (n along : nat).
+
+(** `where`: owner(axis) under a layout, and rank(axis) = 0. A place is their conjunction, the empty one everywhere. *)
+Inductive clause := Owner (s : layout) (a : nat) | First (a : nat).
 Definition place := list clause.
 
 (** A divisor or a scale: a quotient of products. [Tokens] is the rank's number of a loss's tokens in the microbatch,
     [Count] the number of them that it has counted, [Scaling] what the loss scale multiplies by, [Padding] the size of
-    shards that are all
-    as large as the largest, over what they hold; which shards of which group, is a number. *)
-Inductive symbol := Tokens (n : nat) | Count (n : nat) | Micro | Size (a : nat) | Scaling | Padding (shards : nat).
+    shards that are all as large as the largest, over what they hold; which shards of which group, is a number. [All] is
+    the number of a loss's tokens on all ranks, in the microbatch or in the step: what the checker knows of a count. *)
+Inductive symbol := Tokens (n : nat) | Count (n : nat) | Micro | Size (a : nat) | Scaling | Padding (shards : nat)
+  | All (n : nat) (each : bool).
 Record ratio := Ratio { over : list symbol; under : list symbol }.
 
 (** How a reduction puts the parts of its ranks together: their sum or mean, divided behind it, the sum of parts that
@@ -37,16 +40,16 @@ Inductive operator := Plain | Mean | Premultiplied | Largest.
 (** What happens to one instance of one group, on all ranks at once; [x] is read, [y] is written. *)
 Inductive event :=
 | Broadcast (x : slot) (along : list nat)              (* broadcast, root 0 *)
-| Gather (x y : slot) (layout : nat) (along : list nat) (q : place)  (* gather, all_gather; publish with axes *)
+| Gather (x y : slot) (s : layout) (along : list nat) (q : place)  (* gather, all_gather; publish with axes *)
 | Initial (y : slot) (q : place)                       (* assign of moments *)
 | Copy (x y : slot) (q : place)                        (* assign, offload, fetch, store, load *)
 | Publish (x y : slot) (q : place)                     (* publish without axes: where it is held *)
-| Keep (x : slot) (layout : nat) (along : list nat)    (* slice; free with axes *)
+| Keep (x : slot) (s : layout) (along : list nat)    (* slice; free with axes *)
 | Free (x : slot) (q : place)                          (* free without axes *)
 | Zero (y : slot) (q : place)
 | Accumulate (x y : slot) (larger : bool) (q : place)    (* the sum, or the larger of the two *)
 | Scale (y : slot) (k : ratio) (q : place)
-| Reduce (y : slot) (along : list nat) (by_ : operator) (to : option nat) (k : ratio)  (* to owners under a layout *)
+| Reduce (y : slot) (along : list nat) (by_ : operator) (to : option layout) (k : ratio)  (* to owners under a layout *)
 | Clip (y : slot) (q : place)
 | Update (k : tier) (by_ : ratio) (q : place)             (* its step divided, as [Scale] multiplies *)
 | TakeIn (x y : slot) (q : place)                       (* update of an average: y takes in x *)
@@ -70,7 +73,7 @@ Inductive block :=
 | NormSum (along : list nat)                            (* norm.all_reduce *)
 | Look (g : nat) (x : slot) (q : place)                 (* skip.compute: the flag of every instance of a group *)
 | LookMax (along : list nat)                            (* skip.all_reduce, op max *)
-| CountTokens (n : nat)                                 (* count.compute, of loss n *)
+| CountTokens (n : nat) (each : bool)                   (* count.compute, of loss n: of the microbatch, or the step *)
 | CountSum (n : nat) (along : list nat)                 (* count.all_reduce *)
 | Tick (c : counter) (d : tick) (firsts : list nat)      (* at coordinate 0 of these axes *)
 | ShareTick (c : counter) (along : list nat)            (* broadcast, root 0 *)
@@ -105,11 +108,10 @@ Inductive ends := Alike | Apart (alone first last : list block).
 (** [repeated] says of every unit whether it stands in the loop over layers; [data] are the axes that split the batch;
     [clips] says whether the reference clips by the global norm; [skips] whether it leaves out a step in which a
     gradient overflows; [scales] whether a loss scale is carried along; [equal] whether equal counts are assumed;
-    [further] how many losses there are besides the first, each with tokens of its own; [counts_each] whether tokens are
-    counted in every microbatch by itself. The rest is the program. *)
+    [further] how many losses there are besides the first, each with tokens of its own. The rest is the program. *)
 Record program := Program {
   axes : list nat; data : list nat; weighs : weighting; equal : bool; clips : bool; skips : bool; scales : bool;
-  further : nat; counts_each : bool;
+  further : nat;
   repeated : list bool;
   groups : list group;
   init : list block; prepare : list block; inside : list block; at_ends : ends; outside : list block;

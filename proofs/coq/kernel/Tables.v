@@ -54,14 +54,23 @@ Proof.
   destruct all as [_ all]. now rewrite (IH m).
 Qed.
 
-Lemma tally_entail_ok (k l : counters) n un : counts_entail k l = true -> nth n (tallied l) None = Some un ->
-  nth n (tallied k) None = Some un.
+Lemma tally_entail_ok (k l : counters) n e un : counts_entail k l = true -> nth n (tallied l) None = Some (e, un) ->
+  nth n (tallied k) None = Some (e, un).
 Proof.
   unfold counts_entail. intros all found. apply andb_true_iff in all. destruct all as [all _].
   apply andb_true_iff in all. destruct all as [_ all].
   destruct (lt_dec n (length (tallied l))) as [small|out]; [|now rewrite nth_overflow in found by lia].
   pose proof (all2_nth _ _ _ n None all small) as one. rewrite found in one.
-  destruct (nth n (tallied k) None) as [un0|]; [|easy]. cbn in one. now destruct (nats_eq un0 un) as [->|].
+  destruct (nth n (tallied k) None) as [[e0 un0]|]; [|easy]. cbn [tally_entails] in one.
+  apply andb_true_iff in one. destruct one as [same one]. apply eqb_prop in same.
+  destruct (nats_eq un0 un) as [->|]; [congruence|easy].
+Qed.
+
+Lemma lasting_ok (k : counters) n e un : nth n (lasting k) None = Some (e, un) ->
+  e = false /\ nth n (tallied k) None = Some (e, un).
+Proof.
+  unfold lasting. revert n. induction (tallied k) as [|x l IH]; intros [|n]; cbn [map nth]; try easy; [|apply IH].
+  destruct x as [[[|] un0]|]; try easy. now intros [= <- <-].
 Qed.
 
 Lemma looked_entail_ok (k l : counters) n q : counts_entail k l = true -> nth n (looked l) None = Some q ->

@@ -89,7 +89,7 @@ Proof.
   refine {|
     size := fun a => S (sizes a); E := nat * nat * nat; elements := all_elements;
     group_of := fun i => fst (fst i); layer_of := fun i => snd (fst i);
-    matrix_of := fun i => 0; own := fun s a i => at_index a (s + snd i);
+    matrix_of := fun i => 0; own := fun s c a i => at_index a (s + c + snd i);
     X := nat * nat * rank * nat; micro := S m; batch := batch_of; loss_of := snd;
     home := fun x a => at_index a (snd (fst x) a); K := Rational; share := one_over; share_ok := one_over_ok;
     T := Qc; A := Qc; B := Qc; layers := depths;
@@ -116,7 +116,7 @@ Proof.
     junk_flow := fun r x => number_ 1031
   |}.
   - intros a; lia.
-  - intros s a i; unfold at_index; apply Nat.mod_upper_bound; lia.
+  - intros s c a i; unfold at_index; apply Nat.mod_upper_bound; lia.
   - intros x a; unfold at_index; apply Nat.mod_upper_bound; lia.
 Defined.
 

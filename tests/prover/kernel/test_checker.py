@@ -11,6 +11,7 @@ import pytest
 from conftest import run_placealg
 
 import placealg as pa
+from placealg.arith import ONE
 from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
 from placealg.models.abstract import amax, statistics, two_losses
@@ -155,6 +156,74 @@ COUNTS = {
 def test_counts_of_some_axes_or_of_one_microbatch(case: str) -> None:
     base, table, accepted = COUNTS[case]
     assert asked(base, f"[loss]\n{table}", pa.abstract()).accepted is accepted
+
+
+@pytest.mark.parametrize(("divisor", "assumed", "accepted"), [
+    ("m*count", '["equal_counts"]', True), ("count", '["equal_counts"]', False), ("m*count", "[]", False)])
+def test_a_count_of_one_microbatch_beside_one_of_the_step(divisor: str, assumed: str, accepted: bool) -> None:
+    """One loss is divided by what prepare has counted, the other by what each microbatch counts."""
+    table = f'base = "dp"\n[loss]\npreset = "token_mean"\nassume = {assumed}'
+    chosen, on = parse_strategy_file(table).strategy, two_losses()
+    step = edit(pa.derive(chosen, on), set="forward.ahead.compute", divisor=divisor)
+    counts = [replace(e, phase="forward") for e in step.events if e.value == "count" and e.unit == "ahead"]
+    left = [e for e in step.events if not (e.value == "count" and e.unit == "ahead")]
+    at = next(k for k, e in enumerate(left) if e.phase == "forward")
+    mixed = replace(step, events=(*left[:at], *counts, *left[at:]))
+    assert len(counts) == 2
+    assert kernel(mixed, chosen, on).accepted is accepted
+    assert (overall(examine(mixed).verdicts)[0] == PROVED) is accepted
+
+
+def test_a_count_of_the_step_that_each_microbatch_counts_anew() -> None:
+    table = '[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nreference = "microbatch_mean"\nassume = []'
+    chosen, on = parse_strategy_file(f'base = "dp"\n{table}').strategy, pa.abstract()
+    step = pa.derive(chosen, on)
+    early = [replace(e, phase="prepare") for e in step.events if e.value == "count"]
+    at = next(k for k, e in enumerate(step.events) if e.phase == "forward")
+    both = replace(step, events=(*step.events[:at], *early, *step.events[at:]))
+    late = replace(both, events=tuple(e for e in both.events if not (e.value == "count" and e.phase == "forward")))
+    for changed, accepted in ((both, True), (late, False)):
+        assert kernel(changed, chosen, on).accepted is accepted
+        assert (overall(examine(changed).verdicts)[0] == PROVED) is accepted
+
+
+@pytest.mark.parametrize("path", ["update.rng.load", "backward.step.load", "forward.layer.weight.moments.load"])
+def test_a_step_finds_nothing_of_its_own_in_the_checkpoint(path: str) -> None:
+    """Not every step is saved: what one loads in its course may be of any step before."""
+    chosen, on = pa.parse_strategy("zero1"), pa.abstract()
+    step = pa.derive(chosen, on)
+    loaded = replace(next(e for e in step.events if e.verb == "load" and path.endswith(f"{e.subject}.{e.verb}")),
+                     phase=path.partition(".")[0])
+    at = next(k for k, e in enumerate(step.events) if e.phase == loaded.phase)
+    early = replace(step, events=(*step.events[:at], loaded, *step.events[at:]))
+    assert early.event(path)
+    assert kernel(early, chosen, on).accepted is False
+    assert overall(examine(early).verdicts)[0] != PROVED
+
+
+def test_a_loss_outside_of_the_loop_is_refused() -> None:
+    chosen, on = pa.parse_strategy("dp"), pa.abstract()
+    step = pa.derive(chosen, on)
+    late = replace(step, events=(*step.events, replace(step.event("forward.loss.compute"), phase="resume",
+                                                       divisor=ONE)))
+    assert kernel(late, chosen, on).reason == "resume.loss.compute: compute of loss"
+
+
+REPLICAS = [("weight", {"op": "mean"}, True), ("weight", {"op": "sum", "divisor": "dp"}, True),
+            ("weight", {"op": "premultiplied", "divisor": "dp"}, True), ("weight", {"op": "sum"}, False),
+            ("weight", {"op": "mean", "divisor": "dp"}, False), ("amax", {"op": "mean"}, True),
+            ("amax", {"op": "sum", "divisor": "dp"}, True), ("amax", {"op": "max"}, True),
+            ("amax", {"op": "sum"}, False)]
+
+
+@pytest.mark.parametrize(("value", "fields", "accepted"), REPLICAS)
+def test_what_all_ranks_have_is_reduced_again(value: str, fields: dict[str, str], accepted: bool) -> None:
+    chosen, on = pa.parse_strategy("dp"), amax()
+    step, path = pa.derive(chosen, on), f"reduce.layer.{value}.grad_sum.reduce[dp]"
+    again = edit(step, double=path)
+    again = edit(again, set=f"{path}#2", **{"op": "sum", "divisor": "1", **fields})
+    assert kernel(again, chosen, on).accepted is accepted
+    assert (overall(examine(again).verdicts)[0] == PROVED) is accepted
 
 
 @pytest.mark.parametrize("strategy", FAMILY)

@@ -131,15 +131,6 @@ def test_losses_are_numbers_and_a_maximum_is_taken() -> None:
     assert "MostTaken" in text and "Accumulate (At Grad Device) (At GradSum Device) true" in text
 
 
-def test_counts_of_the_step_beside_those_of_a_microbatch_are_refused() -> None:
-    found = pa.derive(parse_strategy_file('base = "dp"\n[loss]\npreset = "token_mean"').strategy, pa.abstract())
-    count = found.event("prepare.loss.count.compute")
-    at = found.events.index(found.event("forward.layer.compute"))
-    events = (*found.events[:at], replace(count, phase="forward"), *found.events[at:])
-    with pytest.raises(Outside, match="counts of one microbatch, and counts of all"):
-        program_of(replace(found, events=events), WHOLE)
-
-
 def test_the_text_of_a_term() -> None:
     text = coq_text(program_of(step(), WHOLE))
     assert text.count("(") == text.count(")")

@@ -31,7 +31,6 @@ from placealg.step.pipeline import (
     IDLE,
     LAST,
     TIMES,
-    WAITING,
     Pipeline,
     both_in_flight,
     counted,
@@ -42,6 +41,7 @@ from placealg.step.pipeline import (
     starting,
 )
 from placealg.step.program import Step
+from placealg.step.waits import WAITING
 
 Sizes = Mapping[str, int | Fraction]
 

@@ -21,7 +21,8 @@ from placealg.arith import parse
 from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.waiting import least
 from placealg.step.folded import FOLDED, HELD, LEAST, Entry, Run
-from placealg.step.pipeline import FAST_WHERE, WAITING
+from placealg.step.pipeline import FAST_WHERE
+from placealg.step.waits import WAITING
 
 Asked = tuple[list[Any], tuple[tuple[str, Any], ...]]
 """What is known, and the ways to fail, each with its wording."""

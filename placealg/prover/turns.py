@@ -19,7 +19,8 @@ from placealg.arith import parse
 from placealg.prover.evidence.logic import and_, or_
 from placealg.prover.folded import Asked, Lengths
 from placealg.prover.waiting import least, term
-from placealg.step.pipeline import AHEAD, LATER, WAITING, Pipeline, phases, place
+from placealg.step.pipeline import AHEAD, LATER, Pipeline, phases, place
+from placealg.step.waits import WAITING
 
 FAST: Mapping[str, tuple[Lengths, ...]] = {"interleaved": ((1, 0, 0), (0, 1, 0)),
                                            "interleaved_zb": ((1, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 1))}

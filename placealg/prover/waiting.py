@@ -20,7 +20,8 @@ import z3
 
 from placealg.arith import parse
 from placealg.prover.evidence.logic import and_, or_
-from placealg.step.pipeline import AHEAD, ENOUGH, FAST_WHERE, LATER, WAITING, Pipeline, phases, place
+from placealg.step.pipeline import AHEAD, ENOUGH, FAST_WHERE, LATER, Pipeline, phases, place
+from placealg.step.waits import WAITING
 
 Lengths = tuple[int, int, int]
 """T_F, T_B, T_W. Where a backward is one event its length is the sum of the last two."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from placealg.arith import parse
+from placealg.step.closed_forms import SAMPLES, Derived, Stage, held_form
 
 
 class Entry(NamedTuple):
@@ -61,11 +62,6 @@ cut in half by its symmetry; a forward and a backward that it runs at the same t
 LEAST: Mapping[str, str] = {"zb_v": "2*p - 1", "dualpipe_v": "2*p"}
 """Order -> the least m that fills it. Of fewer microbatches a rank does what is left without those that lack."""
 
-HELD: Mapping[str, str] = {"zb_v": "Min(m, 2*p - 1 - i) + Min(m, i + 1)",
-                           "dualpipe_v": "Min(m, 2*p - i) + Min(m, i + 1)"}
-"""Order -> the most forwards of a chunk that rank i has run without their backwards for the inputs, or the weights."""
-
-
 def counted(times: str, ranks: int, rank: int, microbatches: int) -> int:
     """How often a rank repeats a run."""
     half, odd = divmod(rank + 1, 2)
@@ -94,3 +90,19 @@ def folded_work(order: str, rank: int, ranks: int, microbatches: int) -> Iterato
                         late.append(("weights", *found[1:]))
                 if found[1] < microbatches:
                     yield found
+
+
+def _most_held(order: str) -> str:
+    """The forwards of both chunks without their backwards where a rank has most of them, read off small runs."""
+    found: dict[Stage, tuple[int, int]] = {}
+    for ranks, rank in SAMPLES:
+        now = [0, 0]
+        for phase, _, chunk in folded_work(order, rank, ranks, 2 * ranks + 1):
+            now[chunk] += {"forward": 1, "backward": -1}.get(phase, 0)
+            if sum(now) > sum(found.get((ranks, rank), ())):
+                found[ranks, rank] = now[0], now[1]
+    return held_form(found)
+
+
+HELD: Mapping[str, str] = Derived(_most_held)
+"""Order -> the most forwards of a chunk that rank i has run without their backwards for the inputs, or the weights."""

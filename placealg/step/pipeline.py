@@ -16,6 +16,7 @@ from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.mesh import ALONE, PREDICTION, SAID, STAGE_ENDS
 from placealg.models.graph import Graph
+from placealg.polynomial import Polynomial
 from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
 
 FIRST, LAST = STAGE_ENDS
@@ -39,7 +40,7 @@ That is behind the backward for the inputs of a later microbatch; what is left r
 2401.10241, section 2).
 """
 
-ENOUGH = {"zb_h1": "p", "zb_h2": "2*p - 1", "interleaved_zb": "p*v"}
+ENOUGH = {order: str(Polynomial.read(f"{AHEAD[order]} + {later} + 1")) for order, later in LATER.items()}
 """Order that runs the backward for the weights apart -> the most chunks of microbatches that a stage holds.
 
 It is the sum of the forwards ahead, those put off and one. For one chunk it is the least m from which on the bubble is
@@ -58,16 +59,6 @@ IDLE = "p - 1"
 TIMES = ("T_F", "T_B", "T_W")
 """The times of a stage's forward, and of its backward for the inputs and for the weights of its ops."""
 
-WAITING = {**dict.fromkeys(("1f1b", "gpipe"), "(p - 1 - i)*(T_F + T_B + T_W)"),
-           "interleaved": "(p - 1 - i)*(T_F + T_B + T_W)/v", "interleaved_zb": "(p - 1 - i)*(T_F + T_B - T_W)/v",
-           "zb_h1": "(p - 1 - i)*(T_F + T_B - T_W)", "zb_h2": "(p - 1 - i)*(T_F + T_B - 2*T_W)",
-           "zb_v": "(p - 1 - i)*(T_F + T_B - 2*T_W)/2 + (p - 1)*(T_B - T_F)/2",
-           "dualpipe_v": "(p - 1 - i)*(T_F + T_B - T_W)/2"}
-"""Order -> the time that stage i waits between its first and last item.
-
-TIMES are of one microbatch through all chunks of the stage. It is arithmetic that costs print and the prover asserts.
-"""
-
 FAST: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "zb_h1": (("m", ">=", "p"), ("T_W", "<=", "T_F")),
     "interleaved_zb": (("T_W", "<=", "T_F"),),
@@ -75,7 +66,7 @@ FAST: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "zb_v": (("m", ">=", LEAST["zb_v"]), ("T_W", "<=", "T_F"), ("T_F", "<=", "T_B")),
     "dualpipe_v": (("m", ">=", LEAST["dualpipe_v"]), ("T_W", "<=", "T_B"), ("T_B", "<=", "T_F"),
                    ("T_F", "<=", "T_B + T_W"))}
-"""Order -> the conditions under which it waits so, and not longer."""
+"""Order -> the conditions under which it waits as long as `waits.WAITING` says, and not longer."""
 
 FAST_WHERE = {order: " and ".join(map(" ".join, conditions)) for order, conditions in FAST.items()}
 """The same in words."""

@@ -1,12 +1,17 @@
-"""What each item of a pipeline waits for, as a graph: the order can run iff no item waits for itself."""
+"""What each item of a pipeline waits for: the order can run iff no item waits for itself; how long its stages wait."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from operator import mul
 from typing import Any
 
-from placealg.step.pipeline import Item, Pipeline, work
+from placealg.errors import InputError
+from placealg.step.closed_forms import SAMPLES, Derived, Stage, inside, waiting_form
+from placealg.step.folded import FOLDED
+from placealg.step.pipeline import FAST, TIMES, TURNS, Item, Pipeline, work
 
 
 def needs(item: Item, stage: int, ranks: int, pipeline: Pipeline) -> Iterator[tuple[int, Item]]:
@@ -45,3 +50,71 @@ def schedule_graph(pipeline: Pipeline, ranks: int, microbatches: int) -> Any:
         drawn.add_edges_from((needed, (stage, item)) for item in items
                              for needed in needs(item, stage, ranks, pipeline))
     return drawn
+
+
+Times = tuple[int, int, int]
+"""So many T_F, T_B and T_W."""
+
+NONE: Times = (0, 0, 0)
+
+
+def ends(pipeline: Pipeline, ranks: int, microbatches: int, at: Times) -> dict[tuple[int, Item], Times]:
+    """When each item of each stage ends, if all begin as soon as they can, near these lengths of T_F, T_B and T_W.
+
+    >>> ends(Pipeline("pp", "zb_h1"), 2, 1, (11, 7, 5))[0, Item("backward", 0)]
+    (2, 2, 0)
+    """
+    took = durations(pipeline)
+    found: dict[tuple[int, Item], Times] = {}
+    left = {stage: deque(work(pipeline, stage, ranks, microbatches)) for stage in range(ranks)}
+    free = dict.fromkeys(left, NONE)
+    while any(left.values()):
+        ready = [stage for stage, items in left.items()
+                 if items and all(key in found for key in needs(items[0], stage, ranks, pipeline))]
+        if not ready:
+            raise InputError(f"the {pipeline.order} order waits for itself at {pipeline.axis} = {ranks}")
+        for stage in ready:
+            item = left[stage].popleft()
+            start = max((free[stage], *(found[key] for key in needs(item, stage, ranks, pipeline))),
+                        key=lambda time: sum(map(mul, time, at)))
+            found[stage, item] = free[stage] = _plus(start, took[item.phase])
+    return found
+
+
+def durations(pipeline: Pipeline) -> Mapping[str, Times]:
+    """Phase -> how long an item takes, where T_F, T_B and T_W are times of one chunk."""
+    return {"forward": (1, 0, 0), "backward": (0, 1, 0 if pipeline.splits else 1), "weights": (0, 0, 1)}
+
+
+def _plus(one: Times, other: Times, times: int = 1) -> Times:
+    return one[0] + times * other[0], one[1] + times * other[1], one[2] + times * other[2]
+
+
+def _waited(order: str, chunks: int) -> dict[Stage, Times]:
+    """What the stages of small runs wait between their first and their last item, in times of a chunk."""
+    pipeline = Pipeline("pp", order, chunks)
+    took, at = durations(pipeline), inside([said for said in FAST.get(order, ()) if "T" in said[0]], TIMES)
+    found: dict[Stage, Times] = {}
+    for ranks in {ranks for ranks, _ in SAMPLES}:
+        run = ends(pipeline, ranks, 2 * ranks, at)
+        for stage in range(ranks):
+            first, *_, last = work(pipeline, stage, ranks, 2 * ranks)
+            span = _plus(run[stage, last], _plus(run[stage, first], took[first.phase], -1), -1)
+            found[ranks, stage] = _plus(span, (1, 1, 1), -2 * ranks * chunks)
+    return found
+
+
+def _waiting(order: str) -> str:
+    found = _waited(order, 2 if order in FOLDED else 1)
+    if order in TURNS:
+        if found != _waited(order, 2) or found != _waited(order, 3):
+            raise InputError(f"what stages of the {order} order wait is no v-th part of the same for all v")
+        return waiting_form(found, TIMES) + "/v"
+    return waiting_form(found, TIMES, 2 if order in FOLDED else 1)
+
+
+WAITING: Mapping[str, str] = Derived(_waiting)
+"""Order -> the time that stage i waits between its first and last item: arithmetic that costs print and proofs are of.
+
+TIMES are of one microbatch through all chunks of the stage.
+"""

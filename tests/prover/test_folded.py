@@ -16,7 +16,8 @@ from placealg.prover.schedule import acyclic, schedule_facts
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.step import folded as orders
 from placealg.step.folded import FOLDED, LEAST, Entry, Run
-from placealg.step.pipeline import WAITING, Item, Pipeline, work
+from placealg.step.pipeline import Item, Pipeline, work
+from placealg.step.waits import WAITING
 
 SIZES = [(p, m) for p in range(1, 6) for m in (2 * p - 1, 2 * p, 3 * p + 1)]
 

@@ -22,11 +22,10 @@ from placealg.step.pipeline import (
     ENOUGH,
     IDLE,
     LATER,
-    WAITING,
     Item,
     Pipeline,
 )
-from placealg.step.waits import schedule_graph
+from placealg.step.waits import WAITING, schedule_graph
 
 
 @pytest.mark.parametrize(("order", "many"), [("gpipe", 6), ("1f1b", 6), ("zb_h1", 5), ("zb_h2", 5),

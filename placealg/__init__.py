@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from placealg.cli.given import Given
     from placealg.cli.inputs import CommandCase
+    from placealg.cli.resumed import Resumed, reshard
     from placealg.configurations.found import Found
     from placealg.configurations.space import Space
     from placealg.cost.communication import Communication
@@ -78,8 +79,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "InputError": "placealg.errors",
-    "Strategy": "placealg.strategy.spec",
-    "strategy_on": "placealg.strategy.spec",
+    **dict.fromkeys(("Strategy", "strategy_on"), "placealg.strategy.spec"),
     "parse_strategy": "placealg.strategy.expression",
     **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp", "mics", "zeropp",
                      "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp", "pp_gpipe", "pp_1f1b",
@@ -88,14 +88,14 @@ _HOME = {
                      "recompute_selective"),
                     "placealg.strategy.catalogue"),
     "Model": "placealg.models.model",
-    "Report": "placealg.prover.verdict",
+    **dict.fromkeys(("Report", "Counterexample"), "placealg.prover.verdict"),
     "abstract": "placealg.models.abstract",
     "graph": "placealg.models.build",
     "CommandCase": "placealg.cli.inputs",
     "Sized": "placealg.render.fit",
+    **dict.fromkeys(("reshard", "Resumed"), "placealg.cli.resumed"),
     **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.models.transformer"),
-    "derive": "placealg.step.derive",
-    "groups_by_name": "placealg.step.derive",
+    **dict.fromkeys(("derive", "groups_by_name"), "placealg.step.derive"),
     "edit": "placealg.step.edit",
     "Step": "placealg.step.program",
     "Formula": "placealg.cost.formula",
@@ -104,7 +104,6 @@ _HOME = {
     "Communication": "placealg.cost.communication",
     "Comparison": "placealg.render.compare",
     "Costs": "placealg.cost.costs",
-    "Counterexample": "placealg.prover.verdict",
     "Memory": "placealg.cost.memory",
     "Outcome": "placealg.simulator.run",
     "Picture": "placealg.render.svg",
@@ -116,10 +115,11 @@ __all__ = [
     "Costs", "costs", "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit", "ep",
     "fit", "Formula", "from_torch", "fsdp", "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError",
     "Memory", "memory", "mics", "mla", "mlp", "Model", "model", "moe", "observe", "offload_activations",
-    "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b", "pp_dualpipe_v",
-    "pp_gpipe", "pp_interleaved", "pp_interleaved_zb", "pp_zb_h1", "pp_zb_h2", "pp_zb_v", "prove", "read", "read_model",
-    "recompute_full", "recompute_selective", "record", "Report", "search", "Setting", "simulate", "Sized", "Step",
-    "Strategy", "strategy_on", "times", "tp", "tp_sp", "tp_sp_keep", "zero1", "zero2", "zero3", "zeropp",
+    "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b",
+    "pp_dualpipe_v", "pp_gpipe", "pp_interleaved", "pp_interleaved_zb", "pp_zb_h1", "pp_zb_h2", "pp_zb_v", "prove",
+    "read", "read_model", "recompute_full", "recompute_selective", "record", "Report", "reshard", "Resumed", "search",
+    "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "times", "tp", "tp_sp", "tp_sp_keep", "zero1",
+    "zero2", "zero3", "zeropp",
 ]
 
 

@@ -115,6 +115,9 @@ def test_an_edited_program_has_costs() -> None:
     (lambda: pa.search("gpt2", 4, 8, "h100", only="zero1", s=64).front("memory"), "is one objective"),
     (lambda: pa.search("gpt2", 4, 8, "h100", only="zero1", s=64).front(("memory", "tme")), "unknown objective 'tme'"),
     (lambda: pa.fit("zero3", "llama-3-8b"), "device_memory='80GB'"),
+    (lambda: pa.reshard("zero3", "zero1", tp_old=2), "zero3 has no axis 'tp'"),
+    (lambda: pa.reshard("zero3", pa.zero1()), "stands on a model"),
+    (lambda: pa.reshard("zero3", "zero1", "gpt").reads(0), "needs all sizes of both meshes"),
     (lambda: pa.fit("zero3", "llama-3-8b", device_memory=None, dp=8), "None is not text such as"),
     (lambda: pa.memory("zero3", "gpt2").peak.value(dp=np.array(["a"]), s=8, b=1, m=1), "no array of sizes"),
     (lambda: pa.memory("zero3", "gpt2").peak.value(dp=np.array([1, 2]), s=np.array([1, 2, 3]), b=1), "not broadcast"),
@@ -159,8 +162,8 @@ def test_what_is_no_program_is_told_in_a_line(run: Callable[[], object], says: s
 
 
 def test_what_is_a_command_alone_is_told() -> None:
-    with pytest.raises(AttributeError, match="it is a command, `placealg reshard`"):
-        pa.reshard  # noqa: B018
+    with pytest.raises(AttributeError, match="it is a command, `placealg museum`"):
+        pa.museum  # noqa: B018
     with pytest.raises(AttributeError, match=r"has no attribute 'no_such'$"):
         pa.no_such  # noqa: B018
 

@@ -19,7 +19,7 @@ from placealg.prover.kernel.coq import (
     sha256,
     worlds,
 )
-from placealg.prover.kernel.program import FIELDS, program_of
+from placealg.prover.kernel.program import FIELDS, NONE, program_of
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.whole_units import Outside
 from placealg.prover.verdict import PROVED, REFUTED
@@ -92,7 +92,9 @@ def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
     True
     """
     try:
-        program = program_of(step, resting(strategy, model), resting(strategy, model, "average"))
+        averaged = any(g.averaged for g in step.reference.groups)
+        averages = resting(strategy, model, "average") if averaged else NONE
+        program = program_of(step, resting(strategy, model), averages)
     except Outside as outside:
         return Kernel(None, str(outside))
     return Kernel(shipped().check(program), "", sha256(program), program)

@@ -64,6 +64,10 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
         if not phase:
             yield tuple(_whole_loss(step, e) for e in run)
             continue
+        if phase == "forward" and all(_of_data(step.reference.graph, e) for e in run):
+            for e in run:
+                _slice(step, e, slices)
+            continue
         if phase not in PASSES or (phase, unit) in done:
             raise Outside(run[0].path, f"unit {unit} computes in more than one place, or again")
         done.add((phase, unit))
@@ -152,19 +156,17 @@ def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str
     graph = step.reference.graph
     sums = {op.output for op in terms(graph)}
     loop = graph.loop(run[0].unit)
-    handed = run[0 if run[0].phase == "forward" else -1]
+    computed = [e for e in run if not _of_data(graph, e)]
+    handed = computed[0 if run[0].phase == "forward" else -1]
     if loop and (handed.verb != "assign" or not graph.slot(handed.tensor)):
         raise Outside(handed.path, f"unit {run[0].unit} is not handed what the instance beside it has")
     left = list(wanted)
     for event in run:
-        if event.at or event.where or event.layout != "own":
-            raise Outside(event.path, "an op runs in part only")
+        _whole(event)
         if event.divisor != ONE and not (event.on_gradient and event.tensor in sums):
             raise Outside(event.path, f"divisor = {event.divisor}")
-        if event.verb == "slice" and graph.tensors[event.tensor].kind == "data" and not event.on_gradient:
-            if set(event.axes) != set(step.reference.data_axes) or event.to != "S(batch)":
-                raise Outside(event.path, "the data are not split as the batch is")
-            slices[event.value] = f"{event.value}@{event.version}"
+        if _of_data(graph, event):
+            _slice(step, event, slices)
         elif loop and event == handed:
             continue
         elif event.verb == "compute" and left and _reads(event, slices) == left[0]:
@@ -173,6 +175,24 @@ def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str
             raise Outside(event.path, f"unit {event.unit} does not run as the model has it")
     if left:
         raise Outside(run[-1].path, f"unit {run[0].unit} lacks its op {left[0][0]}")
+
+
+def _whole(event: Event) -> None:
+    if event.at or event.where or event.layout != "own":
+        raise Outside(event.path, "an op runs in part only")
+
+
+def _slice(step: Step, event: Event, slices: dict[str, str]) -> None:
+    """Note what a slice of the data is called; raise Outside unless it is split as the batch is."""
+    _whole(event)
+    if event.divisor != ONE or set(event.axes) != set(step.reference.data_axes) or event.to != "S(batch)":
+        raise Outside(event.path, "the data are not split as the batch is")
+    slices[event.value] = f"{event.value}@{event.version}"
+
+
+def _of_data(graph: Graph, event: Event) -> bool:
+    """Whether an event slices the data."""
+    return event.verb == "slice" and graph.tensors[event.tensor].kind == "data" and not event.on_gradient
 
 
 def _reads(event: Event, slices: dict[str, str]) -> tuple[str, tuple[str, ...]]:

@@ -9,14 +9,16 @@ import pytest
 
 import placealg as pa
 from placealg.arith import Monomial
+from placealg.check.kernel import kernel
 from placealg.errors import InputError
 from placealg.models.abstract import amax, two_losses
+from placealg.models.config import resolve_model
 from placealg.prover.kernel.program import FIELDS, Rests, program_of
 from placealg.prover.kernel.terms import coq_text
 from placealg.prover.kernel.whole_units import Outside, whole_units
 from placealg.step.edit import edit
 from placealg.step.program import Clause, Event, Step
-from placealg.strategy.file import parse_strategy_file
+from placealg.strategy.file import parse_strategy_file, proofs_folder
 
 WHOLE: Rests = {"layer.weight": ((), "device")}
 
@@ -93,6 +95,23 @@ def test_a_unit_that_lacks_an_op_is_none(path: str) -> None:
     found = pa.derive(pa.dp("dp"), pa.gpt())
     with pytest.raises(Outside):
         whole_units(replace(found, events=tuple(e for e in found.events if e.path != path)))
+
+
+@pytest.mark.parametrize("strategy", ["dp", "zero3"])
+def test_a_first_unit_takes_its_slice_of_the_data(strategy: str) -> None:
+    on, chosen = resolve_model("mlp"), pa.parse_strategy(strategy)
+    found = pa.derive(chosen, on)
+    assert kernel(found, chosen, on).accepted is True
+    data = next(e for e in found.events if e.verb == "slice" and e.phase == "forward")
+    for changed, said in ((replace(data, axes=(), to=""), "the data are not split as the batch is"),
+                          (replace(data, layout="shuffled(dp)"), "an op runs in part only")):
+        events = tuple(changed if e == data else e for e in found.events)
+        assert kernel(replace(found, events=events), chosen, on).reason == f"{changed.path}: {said}"
+
+
+def test_a_statistic_is_reduced_between_the_ops_of_a_unit() -> None:
+    found = pa.read(proofs_folder("proved") / "fp8_scales_each_microbatch.toml")
+    assert kernel(found.step, found.strategy, found.model).accepted is True
 
 
 def on_moe(tables: str) -> Step:

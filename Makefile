@@ -87,7 +87,7 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 	$(TORCH)/bin/python tests/measure/torch_tables.py
 
 torch-slow: $(TORCH)/.stamp  ## of every set-up that is watched the weights, and a recorder without an op, one pair of both in SHARE (SHARE=1: all, hours)
-	PLACEALG_SHARE=$(SHARE) $(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch
+	PLACEALG_SHARE=$(SHARE) PLACEALG_ASSURE='torch-slow' $(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch/test_watch_torch.py
 
 watch: .venv-watch/.stamp  ## steps of transformers, torchtitan, Megatron-Core and DeepSpeed held against their programs: minutes
 	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python -m pytest -q -m torch tests/watch/test_frameworks.py

@@ -1,7 +1,7 @@
 """When what is too long for every change last ran, on which commit, with what result: docs/assurance.md, written by it.
 
-`make test-slow`, `make test-slow DRAW=all`, `make mutate` and `make fuzz` write their own row as they end; a row of a
-work tree that was changed says so.
+`make test-slow`, `make test-slow DRAW=all`, `make torch-slow`, `make mutate` and `make fuzz` write their own row as
+they end; a row of a work tree that was changed says so.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 RESUMED = "cases that passed before"
 """The name under which the plugin that leaves them out is registered."""
+
+ASSURED = "the row of this run"
+"""The name under which the plugin that writes it is registered."""
 
 PAGE = ROOT / "docs" / "assurance.md"
 HEAD = """# What ran beyond the default suite
@@ -49,6 +53,11 @@ class Assured:
 
     def __init__(self, command: str) -> None:
         self.command, self.at, self.start = command, commit(), time.monotonic()
+        self.counted: Counter[str] = Counter()
+
+    def count(self, what: str, times: int) -> None:
+        """Add to what a test counts within its cases, of which a command may run a share."""
+        self.counted[what] += times
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int,
@@ -59,13 +68,14 @@ class Assured:
         before = resumed.before if resumed else 0
         share = int(os.environ.get("PLACEALG_SHARE", "1"))
         minutes = (time.monotonic() - self.start) / 60
-        write_row(self.command, result(counted, before, minutes, exitstatus, share), self.at)
+        write_row(self.command, result(counted, before, minutes, exitstatus, share, self.counted), self.at)
 
 
-def result(counted: Mapping[str, int], before: int, minutes: float, status: int, share: int = 1) -> str:
+def result(counted: Mapping[str, int], before: int, minutes: float, status: int, share: int = 1,
+           inside: Mapping[str, int] | None = None) -> str:
     """The row's words for a run that ended; `before` cases passed in earlier runs on the same state of the code.
 
-    Of the cases of each test one in `share` was to run.
+    Of the cases of each test one in `share` was to run; or, where tests count what is `inside` their cases, of that.
 
     >>> result({"passed": 3, "failed": 1}, 2, 4.2, 1)
     '3 passed, 1 failed in 4 min; 2 passed before, on the same state of the code'
@@ -73,10 +83,14 @@ def result(counted: Mapping[str, int], before: int, minutes: float, status: int,
     'interrupted, some cases did not run: 3 passed in 4 min'
     >>> result({"passed": 3}, 0, 4.2, pytest.ExitCode.OK, 6)
     'one case in 6 of each test: 3 passed in 4 min'
+    >>> result({"passed": 3}, 0, 4.2, pytest.ExitCode.OK, 6, {"pairs": 1200})
+    '3 passed in 4 min; one in 6 of the pairs: 1,200'
     """
     said = ", ".join(f"{n} {k}" for k, n in counted.items() if n) or "nothing ran"
     ended = status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     early = "" if ended else "interrupted, some cases did not run: "
     earlier = f"; {before} passed before, on the same state of the code" if before else ""
-    part = f"one case in {share} of each test: " if share > 1 else ""
-    return f"{early}{part}{said} in {minutes:.0f} min{earlier}"
+    part = f"one case in {share} of each test: " if share > 1 and not inside else ""
+    which = f"one in {share} of the" if share > 1 else "all"
+    within = "".join(f"; {which} {what}: {n:,}" for what, n in (inside or {}).items())
+    return f"{early}{part}{said} in {minutes:.0f} min{earlier}{within}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from assurance import RESUMED, Assured
+from assurance import ASSURED, RESUMED, Assured
 from resumed import Resumed, chosen
 from tiers import MEASURED, Clock, listed
 
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("PLACEALG_RESUME"):
         config.pluginmanager.register(Resumed(ROOT), RESUMED)
     if (command := os.environ.get("PLACEALG_ASSURE")) and "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(Assured(command))
+        config.pluginmanager.register(Assured(command), ASSURED)
     if os.environ.get("PLACEALG_MEASURE"):
         MEASURED.parent.mkdir(exist_ok=True)
         config.pluginmanager.register(Clock())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -81,6 +82,7 @@ def _serve(rank: int, world: int, folder: str, pipe: Any, work: Work, jobs: Sequ
         import torch.distributed as dist
 
         torch.set_num_threads(1)
+        gc.freeze()  # what the parent has loaded stays: to look at it again and again costs as much as the work
         dist.init_process_group("gloo", init_method=(Path(folder) / "group").as_uri(), rank=rank, world_size=world)
         for job in jobs:
             pipe.send((True, work(job, rank)))

@@ -742,15 +742,20 @@ def watched(system: System) -> Any:
     return [part.gpt for part in system.model] if isinstance(system, PipelineSystem) else system.model
 
 
-def recorded(chosen: SetUp, _rank: int = 0) -> str:
-    """The recording of a step after a first one, as text."""
+def seen_of(chosen: SetUp) -> Any:
+    """The recording of a step after a first one."""
     from placealg.watch.recorder.observe import observe
 
     system, mesh, data = made(chosen)
     system.step(TrafficCounter(), data)
     with observe(watched(system), mesh) as observation:
         system.step(TrafficCounter(), data)
-    return observation.seen.text()
+    return observation.seen
+
+
+def recorded(chosen: SetUp, _rank: int = 0) -> str:
+    """The same, as text."""
+    return str(seen_of(chosen).text())
 
 
 def faked(job: tuple[int, int, int]) -> str:

@@ -38,11 +38,15 @@ def walk(recorder: Recorder, region: Region, through: Sequence[str] = PASSED,
         (origin, factor, torch.arange(origin.numel()), ())]
     while todo:
         here, times, places, steps = todo.pop()
-        for number in nodes_of(here):
-            chosen = (here >> PLACES) == number
-            node, where, counted, at = recorder.nodes[number], here[chosen] & _MASK, times[chosen], places[chosen]
+        numbers = nodes_of(here)
+        for number in numbers:
+            node = recorder.nodes[number]
             if node.kind == "zero":
                 continue
+            where, counted, at = here & _MASK, times, places
+            if len(numbers) > 1:
+                chosen = (here >> PLACES) == number
+                where, counted, at = where[chosen], times[chosen], places[chosen]
             if node.kind not in through or (node.kind == "message" and (node.start < 0 or not node.sources)):
                 yield number, where, counted, at, steps
             elif node.kind == "message":
@@ -95,10 +99,11 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
 
 def _count(counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor], key: tuple[int, tuple[Step, ...]],
            places: torch.Tensor, times: torch.Tensor, size: int) -> None:
-    for value in {float(f"{v:.9g}") for v in torch.unique(times).tolist()}:
-        chosen = (times - value).abs() <= 1e-8 * abs(value)
+    every = {float(t) for t in torch.aminmax(times)} if times.numel() else set()
+    for value in {float(f"{v:.9g}") for v in (every if len(every) < 2 else torch.unique(times).tolist())}:
+        at = places if len(every) < 2 else places[(times - value).abs() <= 1e-8 * abs(value)]
         into = counts.setdefault((key[0], value, key[1]), torch.zeros(size, dtype=torch.int64))
-        into.index_add_(0, places[chosen], torch.ones(int(chosen.sum()), dtype=torch.int64))
+        into.index_add_(0, at, torch.ones(at.numel(), dtype=torch.int64))
 
 
 def begin_of(node: Node) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from placealg.watch.recorder.shadows import Region
@@ -60,10 +61,13 @@ def parents_of(regions: list[tuple[Tensor, Tensor]]) -> tuple[Parent, ...]:
     for origin, _ in regions:
         if not origin.numel():
             continue
-        for node in nodes_of(origin):
-            flat = origin.flatten()
-            places = (flat[(flat >> PLACES) == node] if node else flat[:1]) & mask
-            low, high = int(places.min()), int(places.max())
+        first, last = (int(k) for k in torch.aminmax(origin))
+        alone = first >> PLACES == last >> PLACES
+        for node in [first >> PLACES] if alone else nodes_of(origin):
+            if not alone:
+                flat = origin.flatten()
+                first, last = (int(k) for k in torch.aminmax(flat[(flat >> PLACES) == node]))
+            low, high = first & mask, last & mask
             if node in found:
                 low, high = min(low, found[node][0]), max(high, found[node][1])
             found[node] = low, high

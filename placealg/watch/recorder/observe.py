@@ -35,7 +35,7 @@ from placealg.watch.recorder.meshes import axes_of_mesh
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, whole_shape
-from placealg.watch.recorder.shadows import Region, _bytes, nodes_of
+from placealg.watch.recorder.shadows import Region, digest, nodes_of
 from placealg.watch.seen import BUFFER, FOREIGN, Chain, Hop, RankSeen, Seed, Seen, Term
 
 
@@ -128,7 +128,7 @@ class Watched:
             mine = local(parameter).detach()
             recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
             recorder.shadows.keep_sum(mine)
-            self.start[name] = _digest(mine)
+            self.start[name] = digest(mine)
             grad = parameter.grad
             if grad is not None:
                 recorder.shadows.made_by(recorder.add(Node("earlier", "the gradient of an earlier step")), local(grad))
@@ -149,7 +149,7 @@ class Watched:
                 kinds = {recorder.nodes[n].kind for n in nodes_of(recorder.shadows.region(mine)[0])}
                 if kinds != {"param"} and "unknown" not in kinds:
                     recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
-                    self.start[name] = _digest(mine)
+                    self.start[name] = digest(mine)
 
     @contextmanager
     def hooks(self, recorder: Recorder) -> Iterator[None]:
@@ -321,12 +321,7 @@ class Watched:
         return Chain(name, mine.numel(), tuple(whole_shape(parameter)), shard, terms, new, updated, self.start[name],
                      self.tied.get(name, ()), wrong or unseen, owned,
                      placed=isinstance(parameter, DTensor) or bool(shard), square=self.squares(name),
-                     settings=self.settings.get(name, ""), end=_digest(mine))
-
-
-def _digest(values: Tensor) -> str:
-    """A sum of the bytes of some values."""
-    return f"{_bytes(values.clone()) & (2**64 - 1):016x}"
+                     settings=self.settings.get(name, ""), end=digest(mine))
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def reads_below(nodes: list[Node], number: int) -> set[str]:
 def fresh(node: int, tensor: Tensor) -> Region:
     """The region of a tensor whose elements come from a node, each at its own place."""
     count = tensor.numel()
-    return ((torch.arange(count, dtype=torch.int64) + (node << PLACES)).view(tensor.shape),
+    return (torch.arange(node << PLACES, (node << PLACES) + count).view(tensor.shape),
             torch.ones(tensor.shape, dtype=torch.float64))
 
 
@@ -87,12 +87,16 @@ def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
 
 def only_written(func: Any, args: Any, kwargs: Any) -> set[int]:
     """The tensors of which an op reads nothing."""
-    names = ("out", "self" if func._schema.name in ("aten::copy_", "aten::zero_", "aten::fill_", "aten::_foreach_copy_",
-                                                    "aten::_foreach_zero_") else "out",
-             "tensor" if func._schema.name == "fsdp::copy_" else "out",
-             "all_gather_output" if func._schema.name == "fsdp::all_gather_copy_in" else "out")
-    return {id(t) for k, a in enumerate(func._schema.arguments) if a.name in names
-            for t in tensors(kwargs.get(a.name, args[k] if k < len(args) else None))}
+    return {id(t) for k, name in _outputs(func) for t in tensors(kwargs.get(name, args[k] if k < len(args) else None))}
+
+
+@lru_cache(maxsize=4096)
+def _outputs(func: Any) -> tuple[tuple[int, str], ...]:
+    """(place, name) of the arguments of which an op reads nothing."""
+    written = {"fsdp::copy_": "tensor", "fsdp::all_gather_copy_in": "all_gather_output"} | dict.fromkeys(
+        ("aten::copy_", "aten::zero_", "aten::fill_", "aten::_foreach_copy_", "aten::_foreach_zero_"), "self")
+    names = "out", written.get(func._schema.name)
+    return tuple((k, a.name) for k, a in enumerate(func._schema.arguments) if a.name in names)
 
 
 def instead(value: Any, shadows: Shadows, side: int) -> Any:

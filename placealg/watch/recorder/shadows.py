@@ -6,7 +6,9 @@ left them: memory that something else has written since is told.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -127,16 +129,15 @@ def whole(node: int, count: int) -> Tensor:
     """The origins of `count` elements that a node made."""
     if node == ZERO:
         return torch.zeros(count, dtype=torch.int64)
-    return torch.arange(count, dtype=torch.int64) + (node << PLACES)
+    return torch.arange(node << PLACES, (node << PLACES) + count)
 
 
 def nodes_of(origin: Tensor) -> list[int]:
     """The nodes from which a region comes."""
     if not origin.numel():
         return []
-    numbers = origin.flatten() >> PLACES
-    low = int(numbers.min())
-    return [low] if low == int(numbers.max()) else [int(k) for k in torch.unique(numbers)]
+    low, high = (int(k) >> PLACES for k in torch.aminmax(origin))
+    return [low] if low == high else [int(k) for k in torch.unique(origin >> PLACES)]
 
 
 def _regrain(shadow: Shadow, item: int) -> None:
@@ -159,12 +160,20 @@ TORN = 1
 
 
 def _bytes(tensor: Tensor) -> int:
-    """A sum of a storage's bytes that a changed value changes."""
+    """A sum of a storage's bytes that a changed value changes; in another process it is another."""
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:
         return 0
-    flat: Any = torch.empty(0, dtype=torch.uint8).set_(storage)
+    if storage.device.type == "cpu":
+        return hash(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
+    flat: Any = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     rest = flat.numel() % 8
     words = flat[:flat.numel() - rest].view(torch.int64)
-    weights = torch.arange(1, words.numel() + 1) * 0x9E3779B97F4A7C1 | 1
+    weights = torch.arange(1, words.numel() + 1, device=storage.device) * 0x9E3779B97F4A7C1 | 1
     return int((words * weights).sum()) + int(flat[flat.numel() - rest:].sum())
+
+
+def digest(values: Tensor) -> str:
+    """A digest of some values, the same in every process."""
+    flat = values.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return blake2b(flat.numpy().tobytes(), digest_size=8).hexdigest()

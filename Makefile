@@ -9,7 +9,7 @@ MODELS := .venv-models
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch watch-write models models-write coq \
+.PHONY: help setup demo test test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch watch-seconds watch-write models models-write coq \
         browser clean
 
 help:       ## this list
@@ -86,8 +86,11 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/measure/test_schedules_torch.py tests/watch/test_watch_torch.py
 	$(TORCH)/bin/python tests/measure/torch_tables.py
 
-torch-slow: $(TORCH)/.stamp  ## of every set-up that is watched the weights, and a recorder without an op, one pair of both in SHARE (SHARE=1: all, hours)
+torch-slow: $(TORCH)/.stamp  ## of every set-up that is watched the weights, and a recorder without an op, one pair of both in SHARE (SHARE=1: all, an hour or two)
 	PLACEALG_SHARE=$(SHARE) PLACEALG_ASSURE='torch-slow' $(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch/test_watch_torch.py
+
+watch-seconds: $(TORCH)/.stamp  ## what recording costs, of every right set-up, kept as the table of docs/watch.md
+	$(TORCH)/bin/python tests/watch/write_recordings.py --seconds
 
 watch: .venv-watch/.stamp  ## steps of transformers, torchtitan, Megatron-Core and DeepSpeed held against their programs: minutes
 	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python -m pytest -q -m torch tests/watch/test_frameworks.py

@@ -41,19 +41,29 @@ def counts(step: Step, seen: Seen) -> Iterator[Difference]:
 
 
 def inputs(step: Step, seen: Seen, tally: Tally) -> Iterator[Difference]:
-    """Ranks that see the same tokens in the program, and have read others."""
+    """Ranks that see the same tokens in the program, and have read others; ranks that alone change what they read."""
     if seen.backend == "fake":
         return
     data = set(step.reference.data_axes)
     pipeline = step.reference.pipeline
     held = data | ({pipeline.axis} if pipeline else set())
     alike: dict[tuple[int, ...], RankSeen] = {}
+    changes: dict[int, tuple[RankSeen, list[str]]] = {}
     for rank in seen.ranks:
         first = alike.setdefault(tuple(k for a, k in rank.coordinates.items() if a in held), rank)
         if sorted(first.inputs) != sorted(rank.inputs):
             axes = ", ".join(a for a in seen.mesh if rank.coordinates.get(a) != first.coordinates.get(a))
-            yield Difference("inputs", "", f"rank {rank.rank} reads other whole numbers, such as ids of tokens, than "
-                             f"rank {first.rank}; along {axes} the program's ranks see the same tokens")
+            same = sorted(_digests(first)) == sorted(_digests(rank))
+            yield Difference("inputs", "", f"rank {rank.rank} reads {'in other microbatches' if same else 'other'} "
+                             f"whole numbers, such as ids of tokens, {'' if same else 'than '}"
+                             f"{'that ' if same else ''}rank {first.rank}{' reads' if same else ''}; along {axes} the "
+                             "program's ranks see the same tokens")
+            return
+        made = sorted(f"{microbatch}:{how}" for microbatch, how, digest in map(_parts, rank.inputs) if how)
+        one, told = changes.setdefault(rank.coordinates.get(pipeline.axis, 0) if pipeline else 0, (rank, made))
+        if made != told:
+            yield Difference("inputs", "", f"rank {rank.rank} puts whole numbers, such as ids of tokens, in another "
+                             f"order, or changes them, otherwise than rank {one.rank}")
             return
     over = [a for a in seen.mesh if a in data and seen.mesh[a] > 1]
     if over and all(r.inputs == seen.ranks[0].inputs for r in seen.ranks) and seen.ranks[0].inputs and not pipeline:
@@ -61,8 +71,29 @@ def inputs(step: Step, seen: Seen, tally: Tally) -> Iterator[Difference]:
                                   "tokens, which in training is a fault")
 
 
-def settings(seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any]) -> Iterator[Difference]:
+def _parts(told: str) -> tuple[str, str, str]:
+    """(microbatch, what was done with them, digest) of whole numbers that were read."""
+    microbatch, _, rest = told.partition(":")
+    how, _, digest = rest.rpartition(":")
+    return microbatch, how, digest
+
+
+def _digests(rank: RankSeen) -> list[str]:
+    return [digest for _, _, digest in map(_parts, rank.inputs)]
+
+
+def settings(seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any], tally: Tally
+             ) -> Iterator[Difference]:
     """Parameters that are updated by other numbers on other ranks, or along their gradient."""
+    every: dict[str, list[str]] = {}
+    for chain in seen.ranks[0].chains:
+        every.setdefault(chain.settings, []).append(chain.parameter)
+    if len(every) > 1:
+        shared = set.intersection(*(set(s.split("; ")) for s in every))
+        said = "; ".join(f"{', '.join(v for v in s.split('; ') if v not in shared) or 'less'} for {len(of)} of them, "
+                         f"{of[0]} first" for s, of in every.items())
+        tally.not_compared.append(f"by which numbers each parameter is updated: they differ ({said}), and a strategy "
+                                  "says none")
     first: dict[tuple[str, int], tuple[int, str]] = {}
     for rank in seen.ranks:
         for chain in rank.chains:

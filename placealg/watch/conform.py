@@ -18,7 +18,7 @@ from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
 from placealg.watch.rest import resting
-from placealg.watch.seen import FOREIGN, RankSeen, Seen
+from placealg.watch.seen import FOREIGN, REPEATED, TERM, RankSeen, Seen
 from placealg.watch.stages import stage_axes, stage_of, with_seeds
 from placealg.watch.weights import Measured, measured
 from placealg.watch.wires import Wires
@@ -93,7 +93,11 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
                                                        wires)]
         raw += [(rank.rank, d) for d in wires.of_gathers(rank, names, routes, group_of)]
         raw += [(rank.rank, d) for d in resting(step, seen, rank, names, model, group_of)]
-        unseen += [(rank.rank, Unseen("", what)) for what in rank.unseen if "::" in what]
+        unseen += [(rank.rank, Unseen("", what)) for what in rank.unseen if "::" in what
+                   and not (what.startswith(TERM) and any(e.value.endswith(("balance_loss", "z_loss"))
+                                                          for e in step.events))]
+        unseen += [(rank.rank, Unseen("", "ids of tokens of which a lookup reads some twice"))
+                   for told in rank.inputs[:1] if any(f":{REPEATED}" in i for i in rank.inputs)]
     if pipeline is not None:
         places: dict[tuple[int, ...], list[RankSeen]] = {}
         for rank in seen.ranks:
@@ -103,10 +107,13 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
                 unseen.append((stages[0].rank, Unseen("", "the stages that were not recorded")))
             else:
                 raw += [(-1, d) for d in _absent(stages, names, model, routes, group_of, layers)]
+    drawn = dict.fromkeys(op for rank in seen.ranks for op in rank.random)
+    if drawn:
+        tally.not_compared.append(f"random numbers, which {', '.join(drawn)} draws: which ranks draw the same ones")
     raw += [(-1, d) for d in wires.at_rest()]
     raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
     raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
-    every = (counts(step, seen), inputs(step, seen, tally), settings(seen, names, group_of))
+    every = (counts(step, seen), inputs(step, seen, tally), settings(seen, names, group_of, tally))
     raw += [(-1, d) for told in every for d in told]
     if not any(d.kind in ("clip", "norm", "order") for _, d in raw):
         raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from placealg.errors import InputError
 
-VERSION = 2
+VERSION = 3
 """The version of the document: what was recorded by an earlier one lacks what is compared now."""
 
 UNCLIPPED, CLIPPED, SECOND = "unclipped", "clipped", "second"
@@ -21,6 +21,13 @@ BUFFER = "buffer:"
 
 FOREIGN = "the tensors that the optimizer updates, which are no parameters of the model"
 """What stands among what a rank has not seen where a wrapper trains copies or parts of the parameters."""
+
+TERM = "a term of the loss beside its cross entropy"
+"""What stands among what a rank has not seen where the loss has one, with the op that starts its backward."""
+
+MOVED, CHANGED, REPEATED = "moved:", "changed:", "repeated:"
+"""What stands before the digest of whole numbers that are in another order than outside, that a lookup has changed, and
+of which a lookup reads some twice."""
 
 BACKWARD, EARLIER, UNSEEN = "backward", "earlier", "unseen"
 """Where a chain begins: an op of a microbatch's backward; a gradient that was there before the step; something that the
@@ -187,7 +194,8 @@ class RankSeen:
 
     `seconds` are the processor's, from the step's beginning until all of it was read. `totals` are, of every tensor of
     one number by which gradients were multiplied, the numbers that it was made of. `inputs` are digests of the whole
-    numbers, such as ids of tokens, that the step read, in order.
+    numbers, such as ids of tokens, that the step read, in order: MICROBATCH:DIGEST, or MICROBATCH:moved:DIGEST and the
+    like. `random` are the ops of modules that draw random numbers.
     """
 
     rank: int
@@ -200,6 +208,7 @@ class RankSeen:
     probes: tuple[Probe, ...] = ()
     totals: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +280,8 @@ def _seen(said: Mapping[str, Any]) -> Seen:
         **r, "messages": tuple(_message(m) for m in r["messages"]), "chains": tuple(_chain(c) for c in r["chains"]),
         "seeds": tuple(Seed(**{**s, "hops": _hops(s.get("hops", ()))}) for s in r["seeds"]),
         "unseen": tuple(r.get("unseen", ())), "probes": tuple(map(_probe, r.get("probes", ()))),
-        "totals": {int(k): tuple(v) for k, v in r.get("totals", {}).items()}, "inputs": tuple(r.get("inputs", ()))})
+        "totals": {int(k): tuple(v) for k, v in r.get("totals", {}).items()}, "inputs": tuple(r.get("inputs", ())),
+        "random": tuple(r.get("random", ()))})
         for r in said["ranks"])
     return Seen(**{**said, "ranks": ranks, "shims": tuple(said.get("shims", ()))})
 

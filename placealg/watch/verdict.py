@@ -15,8 +15,12 @@ CONFORMS, DIFFERS, UNSEEN = "CONFORMS", "DIFFERS", "UNSEEN"
 HYPOTHESES: Mapping[str, str] = {
     "same_code": "at sizes that were not run, the code runs the same program",
     "same_path": "other batches and steps take the path that was recorded",
-    "local_ops": "between two collectives, the code computes what the model's op graph says",
+    "local_ops": "between two collectives, the code computes what the model's op graph says, the loss and the "
+                 "optimizer what their names say",
     "dispatched": "memory is written through PyTorch's dispatcher, and the recorder's table of ops is right",
+    "kept_state": "between steps, and where training resumes, weights and what optimizers keep stay as they were",
+    "paired": "the stage that computes the loss reads the targets of the ids that the first stage reads",
+    "random": "ranks draw the random numbers that one device would: which of them draw the same was not compared",
     "loss_scale": "the loss divides by the tokens that the program says: its factor could not be read",
 }
 """What joins a recorded run to a proof for all sizes: name -> what it says."""
@@ -54,8 +58,12 @@ class Conformance:
     @property
     def hypotheses(self) -> tuple[str, ...]:
         """The names of what joins the run to the proof."""
-        seen = self.comparison.loss_seen or self.comparison.measured.good
-        return tuple(name for name in HYPOTHESES if name != "loss_scale" or not seen)
+        good = self.comparison.measured.good
+        pipeline = self.comparison.step.reference.pipeline
+        left = {"loss_scale"} if self.comparison.loss_seen or good else set()
+        left |= set() if pipeline and self.seen.mesh.get(pipeline.axis, 1) > 1 and not good else {"paired"}
+        left |= set() if any(r.random for r in self.seen.ranks) else {"random"}
+        return tuple(name for name in HYPOTHESES if name not in left)
 
     @property
     def good(self) -> bool:

@@ -12,6 +12,7 @@ from unittest import mock
 
 import hand_written as hand
 import quiet_faults as quiet
+import state_faults as kept
 import torch
 import torch.distributed as dist
 from hand_written import Hand
@@ -429,6 +430,14 @@ class StageStale(PipelineSystem):
         return made
 
 
+class OtherTargets(PipelineSystem):
+    """The last stage takes the targets of other microbatches."""
+
+    def step(self, sent: Any, batches: Any) -> None:
+        ids, targets = zip(*batches, strict=True)
+        super().step(sent, list(zip(ids, targets[::-1] if self.at("pp") else targets, strict=True)))
+
+
 class StageUntrained(PipelineSystem):
     def make_optimizer(self, optimizers: Any) -> Any:
         return optimizers(p for n, p in self.model.named_parameters() if "layers.1.mlp.up" not in n)
@@ -630,6 +639,7 @@ RIGHT: Mapping[str, SetUp] = {
     "flat copies on two axes": right(hand.FlatReplicas, HSDP, "tests/watch/zero1_replicas.toml", clip=True),
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
     **{name: right(kind, DP, "dp", clip="hook" not in name) for name, kind in quiet.RIGHT.items()},
+    **{name: right(kind, DP, strategy) for name, (kind, strategy) in kept.RIGHT.items()},
 }
 
 QUIET_PROOFS = {"by hand: gradients doubled in a hook": "REFUTED", "by hand: mean over unequal counts": "REFUTED"}
@@ -710,6 +720,9 @@ WRONG: Mapping[str, SetUp] = {
     **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, QUIET_PROOFS.get(
         name, ""), verdict="DIFFERS" if differs else "UNSEEN", m=1 if "tp" in strategy else 2, clip=differs == "norm")
        for name, (kind, strategy, differs) in quiet.WRONG.items()},
+    **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, "",
+                   verdict="DIFFERS" if differs else "UNSEEN", m=1 if strategy == "tp_sp_keep" else 2)
+       for name, (kind, strategy, differs) in kept.WRONG.items()},
 }
 
 
@@ -720,6 +733,7 @@ INSIDE: Mapping[str, SetUp] = {
     "by hand: kernel divides by local counts": wrong(LocalCounts, DP, "dp", "weights", "", m=1),
     "experts: router's gradient is zero": wrong(RouterTimesZero, {"ep": 2}, "ep", "weights", "", sizes=EXPERTS),
     "by hand: other scores": wrong(OtherScores, DP, "dp", "weights", "", m=1),
+    "1f1b: targets of other microbatches": wrong(OtherTargets, PP, "pp_1f1b", "weights", "", m=4),
 }
 """Set-ups of which no collective, factor or sum tells what is right or wrong: only measured weights do."""
 

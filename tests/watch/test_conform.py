@@ -309,7 +309,7 @@ def test_a_verdict_is_no_truth_value() -> None:
     told = judge(case.strategy, case.model, seen_in("by_hand"))
     with pytest.raises(TypeError, match="no truth value"):
         bool(told)
-    assert told.hypotheses == ("same_code", "same_path", "local_ops", "dispatched")
+    assert told.hypotheses == ("same_code", "same_path", "local_ops", "dispatched", "kept_state")
 
 
 def test_a_refuted_program_is_not_good_though_the_run_conforms(placealg: Run) -> None:
@@ -323,7 +323,7 @@ def test_the_command_says_what_was_seen_and_what_is_proved(placealg: Run) -> Non
     assert "proof     PROVED, PARAMETRIC" in got.out and "code is proved" not in got.out
     assert "this recording is the instance of P at dp = 2" in got.out
     assert "kernel    accepted: this program (sha256" in got.out
-    for name in ("same_code", "same_path", "local_ops", "dispatched", "equal_counts"):
+    for name in ("same_code", "same_path", "local_ops", "dispatched", "kept_state", "equal_counts"):
         assert name in got.out
     found = json.loads(placealg("conform", str(FOLDER / "norm_apart.json"), "tp_sp_keep", "--model", GPT, "--format",
                                 "json", "--no-timing").out)
@@ -353,7 +353,7 @@ def test_a_kernel_that_contradicts_the_prover_is_no_pass(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("text", "says"), [
     ("", "no JSON"), ("[1]", "no recording"), ('{"version": 9, "seen": {}}', "version 9"),
-    ('{"version": 2, "seen": {"mesh": 3}}', "damaged"), ('{"version": 2, "seen": []}', "damaged"),
+    ('{"version": 3, "seen": {"mesh": 3}}', "damaged"), ('{"version": 3, "seen": []}', "damaged"),
     ('{"version": 1, "seen": {"mesh": {"dp": 2}, "ranks": []}}', "version 1 of a recording; this placealg reads 2"),
 ])
 def test_what_is_no_recording(text: str, says: str, placealg: Run, tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def names(table: str) -> Iterator[str]:
     import ast
     from pathlib import Path
 
-    for file, before, of in (("set_ups", "", table), ("quiet_faults", "", table), ("hand_written", "megatron: ", table),
+    for file, before, of in (("set_ups", "", table), ("quiet_faults", "", table), ("state_faults", "", table),
+                             ("hand_written", "megatron: ", table),
                              ("hand_written", "flat copies: ", {"WRONG": "FLAT"}.get(table, "")),
                              ("hand_written", "", {"WRONG": "REPLICAS"}.get(table, ""))):
         for node in ast.parse((Path(__file__).parent / f"{file}.py").read_text()).body:
@@ -142,7 +143,11 @@ WEIGHED = ("1f1b", "fsdp2 clipped", "tp + sp", "by hand: clipped by a number", "
 
 SILENT = ("by hand: mean taken twice", "by hand: written through ctypes", "by hand: not trained", "1f1b: another order",
           "fsdp2: written through numpy", "fsdp2: weights gathered in other bytes",
-          "flat copies: written through ctypes", "flat copies: published before the update")
+          "flat copies: written through ctypes", "flat copies: published before the update", "by hand: moments zeroed",
+          "by hand: moments zeroed between steps", "by hand: moments changed after the update",
+          "by hand: moments cleared", "by hand: an optimizer for each step", "by hand: momentum lost",
+          "fsdp2: moments of one rank zeroed", "zero1: moments zeroed", "by hand: scaled inside a fused optimizer",
+          "by hand: updated by others", "by hand: updated along the gradient")
 """Faults that change no gradient on the way to the optimizer, or that are none: weights say nothing of them."""
 
 
@@ -459,6 +464,21 @@ def test_a_run_that_goes_wrong_is_one_line(steps: int, before: str, says: str, p
 def test_a_script_of_another_model_is_one_line(placealg: Any, tmp_path: Any) -> None:
     got = placealg("watch", "zero3", "--mesh", "dp=2", "--model", "llama-3-8b", "--", script(tmp_path), "--fast")
     assert got.code == 2 and got.err.count("\n") == 1 and "no table knows the parameter" in got.err
+
+
+def test_what_pads_is_a_number_of_no_place() -> None:
+    import torch
+    from torch.nn import functional
+
+    from placealg.watch.recorder.mode import Recorder
+    from placealg.watch.recorder.shadows import PLACES
+
+    with Recorder({}, 0) as recorder:
+        padded = [functional.pad(torch.arange(8.0), (0, 2), value=by) for by in (-3.0, 0.0)]
+    (origin, factor), (zeros, _) = map(recorder.shadows.region, padded)
+    assert {recorder.nodes[int(k) >> PLACES].kind for k in origin[8:]} == {"constant"}
+    assert factor[8:].tolist() == [-3, -3]
+    assert recorder.nodes[int(origin[7]) >> PLACES].kind == "compute" and not zeros[8:].any()
 
 
 def test_what_cannot_be_observed_leaves_no_recorder() -> None:

@@ -1,6 +1,6 @@
 """Write the recordings that the default tests judge without torch, or those of some: `write_recordings.py FILE...`.
 
-`write_recordings.py --seconds` prints what recording costs, as the table of docs/watch.md.
+`write_recordings.py --seconds` measures what recording costs, and writes the table of docs/watch.md.
 """
 
 from __future__ import annotations
@@ -18,15 +18,23 @@ CHOSEN = {"by_hand": "by hand", "fsdp2": "fsdp2 clipped", "tp_sp": "tp + sp", "n
           "weighed_clipped": "*fsdp2 clipped", "weighed_kernel": "*by hand: kernel divides by 2 as well"}
 """File -> set-up."""
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
+HEAD = "| set-up | ranks | plain | recorded | times |"
+
 
 def seconds() -> None:
-    """The processor's seconds per rank of a plain step and of one that is recorded, of every right set-up."""
-    print("| set-up | ranks | plain | recorded | times |\n|---|---|---|---|---|")
+    """Write the processor's seconds per rank of a plain step and of one that is recorded, of every right set-up."""
+    table = [HEAD, "|---|---|---|---|---|"]
     for world in (2, 4):
         chosen = [n for n, s in RIGHT.items() if s.world == world]
         for name, answers in zip(chosen, ranks.run(world, timed, chosen, 300.0), strict=True):
             plain, told = (sum(a[k] for a in answers) / world for k in (0, 1))
-            print(f"| {name} | {world} | {plain:.3f} | {told:.2f} | {told / plain:.0f} |", flush=True)
+            table.append(f"| {name} | {world} | {plain:.3f} | {told:.2f} | {told / plain:.0f} |")
+            print(table[-1], flush=True)
+    before, found, rest = PAGE.read_text(encoding="utf-8").partition(f"{HEAD}\n")
+    if not found:
+        sys.exit(f"the table stands in {PAGE.name}, under its head")
+    PAGE.write_text("\n".join((before + table[0], *table[1:], "")) + "\n" + rest.partition("\n\n")[2], encoding="utf-8")
 
 
 if __name__ == "__main__":

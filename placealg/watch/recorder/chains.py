@@ -198,6 +198,25 @@ def touched(recorder: Recorder, region: Region) -> str:
     return ""
 
 
+def misstepped(recorder: Recorder, updated: Region, name: str, own: torch.Tensor | None, read: torch.Tensor | None
+               ) -> str:
+    """What is wrong with an update that is a sum: elements that take others' gradients, or go along their own.
+
+    `own` are the places in the whole parameter of what this rank updates, `read` those of the gradient that is read.
+    """
+    for number, where, times, places, steps in walk(recorder, updated, ("sum", "scaled")):
+        node = recorder.nodes[number]
+        if node.kind == "param" and bool((where != places).any()):
+            return "an update that takes elements for others"
+        if node.kind != "read" or node.name != name:
+            continue
+        if own is not None and read is not None and bool((read[where] != own[places]).any()):
+            return "an update that takes the gradients of other elements"
+        if not steps and bool((times > 0).any()):
+            return "an update that goes along the gradient"
+    return ""
+
+
 def disturbed(recorder: Recorder, region: Region, updated: Region) -> str:
     """What has happened to a parameter's elements since an optimizer updated them; "" where they are as it left them.
 

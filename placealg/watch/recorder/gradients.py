@@ -59,6 +59,8 @@ class Gradients:
         self.heard: list[tuple[str, Region, Tensor]] = []
         self.needed: list[tuple[str, Tensor]] = []
         self.lost = False
+        self.stands: dict[str, Tensor | None] = {}
+        """Parameter -> the places in the whole of the gradient that an optimizer reads, where they are known."""
         self._index: tuple[int, dict[int, list[Made]]] = 0, {}
 
     @contextmanager
@@ -111,7 +113,8 @@ class Gradients:
 
     def misplaced(self, recorder: Recorder, name: str, gradient: Tensor, region: Region) -> str:
         """What is wrong with the places of what an optimizer reads; "" where each element is its own gradient."""
-        own = places_in(gradient) if isinstance(gradient, DTensor) else owned_by(self.parameters[name])
+        own = self.stands[name] = places_in(gradient) if isinstance(gradient, DTensor) else owned_by(
+            self.parameters[name])
         index = self.index(recorder)
         if own is None or own.numel() != region[0].numel():
             return "which of its elements a rank holds"

@@ -13,12 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.collectives import IN_PLACE, SILENT, Call, call_of, source_of, work_of
+from placealg.watch.recorder.ids import Ids
 from placealg.watch.recorder.nodes import Node, parents_of, shares_of
 from placealg.watch.recorder.ops import (
     distinct,
+    draws,
     faking,
     fresh,
-    ids_read,
     instead,
     mutates,
     only_views,
@@ -28,6 +29,7 @@ from placealg.watch.recorder.ops import (
     wrapper,
     written_by,
 )
+from placealg.watch.recorder.seeds import Seeds
 from placealg.watch.recorder.shadows import PLACES, Region, Shadows
 from placealg.watch.seen import Message
 
@@ -44,12 +46,15 @@ class Recorder(TorchDispatchMode):
         self.modules: list[str] = []
         self.module_of: dict[int, str] = {}
         self.tasks: dict[int, int] = {}
-        self.seeds: dict[int, tuple[float, float, tuple[int, ...], str, bool, bool]] = {}
+        self.seeds = Seeds(self.nodes)
         self.in_optimizer = 0
         self.waiting = 0
         self.works: dict[int, tuple[Any, list[Tensor]]] = {}
         self.unknown: dict[str, str] = {}
-        self.inputs: dict[tuple[int, int, int], str] = {}
+        self.ids = Ids()
+        self.random: dict[str, None] = {}
+        self.own: dict[int, tuple[str, Any]] = {}
+        self.early: dict[str, str] = {}
         self.updated = False
         self._sequence = -1
 
@@ -105,9 +110,15 @@ class Recorder(TorchDispatchMode):
         self._check([t for t in inputs if id(t) not in only_written(func, args, kwargs)], func)
         before = self._before(func, args, kwargs)
         if self.task == -1 and not self.updated:
-            self.inputs.update(ids_read(inputs, before, self.nodes))
+            self.ids.read(func, args, inputs, before, self.nodes, self.microbatch())
+        if (self.modules or "dropout" in func._schema.name) and draws(func, args, kwargs):
+            self.random[func._schema.name] = None
         made = func(*args, **kwargs)
         written = [*written_by(func, args, kwargs), *tensors(made)]
+        if not (self.updated or self.in_optimizer):
+            for tensor in written:
+                if (held := self.own.get(tensor.untyped_storage()._cdata)):
+                    self.early.setdefault(held[0], f"{func._schema.name} on weights before the update")
         if all(t.device.type != "meta" for t in written):
             self._follow(func, args, kwargs, made, inputs, written, before)
             for tensor in written:
@@ -177,6 +188,9 @@ class Recorder(TorchDispatchMode):
     def _move(self, func: Any, args: Any, kwargs: Any, made: Any, inputs: list[Tensor]) -> None:
         """Run the op on the origins of what it moves."""
         results = []
+        by = float(kwargs.get("value", args[2] if len(args) > 2 else 0.0)
+                   ) if func._schema.name == "aten::constant_pad_nd" else 0.0
+        filled = (self.add(Node("constant", func._schema.name, self.phase, self.task)) << PLACES if by else 0), by
         for side in (0, 1):
             shaped = tuple(instead(a, self.shadows, side) for a in args)
             named = {k: instead(v, self.shadows, side) for k, v in kwargs.items()
@@ -184,6 +198,9 @@ class Recorder(TorchDispatchMode):
             if func._schema.name == "aten::_to_copy":
                 results.append(shaped[0].clone())
                 continue
+            if func._schema.name == "aten::constant_pad_nd":  # what pads is a number, of no place
+                shaped = (*shaped[:2], filled[side])
+                named = {}
             results.append(func(*shaped, **named))
         for out, origin, factor in zip(tensors(made), tensors(results[0]), tensors(results[1]), strict=True):
             if not any(self.shadows.same_storage(out, t) for t in inputs):
@@ -267,8 +284,8 @@ class Recorder(TorchDispatchMode):
         """An op that is followed no further: a node for everything that it makes."""
         name, task = func._schema.name, self.task
         known = torch.Tag.pointwise in func.tags or func.namespace in ("aten", "profiler")
-        if task != -1 and task not in self.seeds:
-            self._seed(task, name, inputs, written, before)
+        if task != -1:
+            self.seeds.meet(task, name, inputs, written, before)
         kind, tokens, value = "compute" if known else "unknown", 0.0, 1.0
         sources: tuple[Region, ...] = ()
         if name in tables.LOSSES and before and before[0][0].numel() == 1:
@@ -298,39 +315,6 @@ class Recorder(TorchDispatchMode):
             self.shadows.made_by(number if k == 0 else self.add(node), tensor)
             if k == 0 and tensor.numel() == 1 and tensor.is_floating_point() and node.phase in ("update", "between"):
                 node.number = float(tensor)
-
-    def _seed(self, task: int, name: str, inputs: list[Tensor], written: list[Tensor],
-              before: list[Region]) -> None:
-        """Remember the factor with which the backward's start meets the first op that is not linear."""
-        if name in tables.LOSSES:
-            return
-        for region, tensor in zip(before, inputs, strict=False):
-            if not region[0].numel():
-                continue
-            found = self.start_of(int(region[0].flatten()[0]), float(region[1].flatten()[0]))
-            if found is not None:
-                factor, tokens, scalars, known = found
-                made = tensor.numel() if tensor.numel() > 1 else max((t.numel() for t in written), default=1)
-                self.seeds[task] = factor, tokens or made, scalars, name, not tokens and tensor.numel() == 1, known
-                return
-
-    def start_of(self, origin: int, factor: float) -> tuple[float, float, tuple[int, ...], bool] | None:
-        """(factor, tokens, products with tensors, whether through a loss) of what comes from a backward's start."""
-        tokens, known = 0.0, False
-        scalars: list[int] = []
-        while True:
-            node = self.nodes[origin >> PLACES]
-            if node.kind == "constant" and node.phase != "backward":
-                return factor, tokens, tuple(scalars), known
-            if node.kind not in ("scaled", "loss"):
-                return None
-            if node.kind == "scaled":
-                scalars.append(origin >> PLACES)
-            tokens, known = node.tokens or tokens, known or node.kind == "loss"
-            place = origin & ((1 << PLACES) - 1) if node.kind == "scaled" else 0
-            source = node.sources[0]
-            factor *= node.value * float(source[1].flatten()[place])
-            origin = int(source[0].flatten()[place])
 
     def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A collective: what goes in, what comes out."""

@@ -23,6 +23,7 @@ from placealg.watch.recorder.chains import (
     disturbed,
     forget,
     live_messages,
+    misstepped,
     moved,
     terms_of,
     totals_of,
@@ -30,13 +31,14 @@ from placealg.watch.recorder.chains import (
     update_hops,
 )
 from placealg.watch.recorder.copies import Copies, Update
-from placealg.watch.recorder.gradients import Gradients
+from placealg.watch.recorder.gradients import Gradients, owned_by
 from placealg.watch.recorder.meshes import axes_of_mesh
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, whole_shape
 from placealg.watch.recorder.shadows import Region, digest, nodes_of
-from placealg.watch.seen import BUFFER, FOREIGN, Chain, Hop, RankSeen, Seed, Seen, Term
+from placealg.watch.recorder.states import States
+from placealg.watch.seen import BUFFER, FOREIGN, TERM, Chain, Hop, RankSeen, Seed, Seen, Term
 
 
 class Observation:
@@ -119,15 +121,18 @@ class Watched:
         self.trained: set[str] = set()
         self.updated: dict[str, Region] = {}
         self.optimizer = ""
+        self.states = States(self.parameters)
 
     def begin(self, recorder: Recorder) -> None:
         """Name the parameters, the buffers, and the gradients that are there already."""
+        self.states.begin()
         for name, buffer in ((n, b) for part in self.models for n, b in part.named_buffers() if b.numel()):
             recorder.shadows.made_by(recorder.add(Node("buffer", f"{BUFFER}{plain_name(name)}")), local(buffer))
         for name, parameter in self.parameters.items():
             mine = local(parameter).detach()
             recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
             recorder.shadows.keep_sum(mine)
+            recorder.own[mine.untyped_storage()._cdata] = name, mine
             self.start[name] = digest(mine)
             grad = parameter.grad
             if grad is not None:
@@ -139,7 +144,8 @@ class Watched:
         with _disable_current_modes():
             every = {n: local(p).detach() for n, p in self.parameters.items()}
             forget(recorder, live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
-            for told in (self.read, self.settings, self.square, self.trained, self.updated, recorder.inputs):
+            for told in (self.read, self.settings, self.square, self.trained, self.updated, recorder.ids,
+                         recorder.early):
                 told.clear()
             self.gradients.clear()
             self.copies.clear()
@@ -173,9 +179,14 @@ class Watched:
                 elif recorder.in_optimizer == 1:
                     self.reads(recorder, {id(p) for p in trained})
                 self.keep_settings(optimizer)
+                self.states.before(optimizer)
+                if getattr(optimizer, "grad_scale", None) is not None:
+                    recorder.unknown.setdefault("the number by which a fused optimizer (aten::_fused) divides "
+                                                "gradients", "")
 
         def made(optimizer: Any, args: Any, kwargs: Any) -> None:
             with _disable_current_modes():
+                self.states.after(optimizer)
                 every = {id(p) for group in optimizer.param_groups for p in group["params"]}
                 for name, parameter in self.parameters.items():
                     if id(parameter) in every and name not in self.updated:
@@ -215,7 +226,8 @@ class Watched:
             grad = parameter.grad
             if name in self.trained or (name in self.read and name not in own):
                 continue
-            before = touched(recorder, recorder.shadows.region(local(parameter).detach())) if name in own else ""
+            before = (touched(recorder, recorder.shadows.region(local(parameter).detach()))
+                      or recorder.early.get(name, "")) if name in own else ""
             if grad is None:
                 self.read[name] = (), before
                 continue
@@ -237,6 +249,9 @@ class Watched:
         if self.copies.lost or (self.read and self.copies.tensors):
             recorder.unknown.setdefault(FOREIGN, "")
         self.copies.check(recorder)
+        self.states.end()
+        for name in recorder.seeds.beside():
+            recorder.unknown.setdefault(f"{TERM}, by {name}", "")
         for parameter in self.parameters.values():
             recorder._check([local(parameter).detach()], None)
 
@@ -257,14 +272,15 @@ class Watched:
                     for m in messages]  # what a module passes on may reach nothing here, and a gradient elsewhere
         seeds = []
         for task in range(len(recorder.tasks)):
-            factor, tokens, scalars, op, *how = recorder.seeds.get(task, (None, 0, (), "", False, False))
+            factor, tokens, scalars, op, *how = recorder.seeds.told.get(task, (None, 0, (), "", False, False))
             hops = tuple(self.scale(recorder, s) for s in scalars)
             seeds.append(Seed(task, factor, tokens, hops, op, *how))
         unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
         factors = {h.message for c in chains for t in c.terms for h in t.hops if h.verb == "scale"}
         return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen,
                         totals={k: totals_of(recorder, k) for k in sorted(factors) if k >= 0},
-                        inputs=tuple(dict.fromkeys(recorder.inputs.values())))
+                        inputs=tuple(dict.fromkeys(recorder.ids.told.values())),
+                        random=tuple(recorder.random))
 
     def given(self, recorder: Recorder, chains: Sequence[Chain]
               ) -> tuple[list[Chain], Mapping[int, tuple[tuple[str, str], ...]]]:
@@ -312,7 +328,9 @@ class Watched:
         else:
             inside, new, updated, unseen = update_hops(recorder, recorder.shadows.region(mine), name)
             if name in self.updated and not unseen:
-                unseen = disturbed(recorder, recorder.shadows.region(mine), self.updated[name])
+                unseen = disturbed(recorder, recorder.shadows.region(mine), self.updated[name]) or misstepped(
+                    recorder, self.updated[name], name, owned_by(parameter), self.gradients.stands.get(name))
+        unseen = unseen or self.states.wrong.get(name, "") or self.states.wrong.get("", "")
         if inside:
             terms = tuple(replace(t, hops=(*t.hops, *inside)) for t in terms)
         terms = tuple(replace(t, hops=tuple(replace(h, norm=tuple((name, a) for _, a in h.norm)) for h in t.hops))

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_tr
 
 from placealg.measure.count import tensors
 from placealg.watch.recorder.nodes import Node
-from placealg.watch.recorder.shadows import PLACES, Region, Shadows, nodes_of
+from placealg.watch.recorder.shadows import PLACES, Region, Shadows
 
 TORCH_FOLDER, OWN_FOLDER, LIBRARY = (os.path.dirname(f) + os.sep for f in (torch.__file__, __file__, os.__file__))
 
@@ -108,25 +107,13 @@ def instead(value: Any, shadows: Shadows, side: int) -> Any:
     return value
 
 
-def ids_read(inputs: list[Tensor], before: list[Region], nodes: list[Node]
-             ) -> Iterator[tuple[tuple[int, int, int], str]]:
-    """(what it is, a digest) of every tensor of whole numbers that an op reads as it came from outside the step.
-
-    Ids of tokens are such tensors. Those that only count on, as positions do, or repeat one number are left out.
-    """
-    for tensor, (origin, _) in zip(inputs, before, strict=False):
-        if tensor.dtype not in (torch.int64, torch.int32) or tensor.numel() < 8:
-            continue
-        made_by = [nodes[n] for n in nodes_of(origin) if n]  # memory that nothing has written yet is of node 0
-        if not made_by or any(n.kind != "outside" and (n.kind != "compute" or n.parents) for n in made_by):
-            continue
-        flat = tensor.detach().flatten()
-        steps = flat[1:] - flat[:-1] if tensor.dim() == 1 else (tensor[..., 1:] - tensor[..., :-1]).flatten()
-        if bool((steps == steps[:1]).all()):
-            continue
-        ends = origin.flatten()
-        yield ((int(ends[0]), int(ends[-1]), tensor.numel()),
-               sha256(flat.to(torch.int64).cpu().numpy().tobytes()).hexdigest()[:16])
+def draws(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an op draws random numbers: one that drops with probability 0 draws none."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    given = {a.name: v for v, a in zip(args, func._schema.arguments, strict=False)} | dict(kwargs)
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+    return all((defaults | given).get(name) != 0 for name in ("dropout_p", "p"))
 
 
 def user_line() -> str:

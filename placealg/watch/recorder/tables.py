@@ -8,7 +8,7 @@ from __future__ import annotations
 
 MOVES = frozenset((
     "aten::clone", "aten::copy_", "aten::_to_copy", "aten::cat", "aten::cat.out", "aten::stack", "aten::expand",
-    "aten::repeat", "aten::flip", "aten::contiguous", "aten::constant_pad_nd", "aten::_foreach_copy_",
+    "aten::repeat", "aten::flip", "aten::roll", "aten::contiguous", "aten::constant_pad_nd", "aten::_foreach_copy_",
     "aten::split_with_sizes_copy", "aten::split_with_sizes_copy.out", "aten::_chunk_cat", "aten::_chunk_cat.out",
     "aten::slice_backward", "aten::select_backward", "aten::slice_scatter", "aten::select_scatter", "aten::_copy_from",
     "aten::_unsafe_view", "aten::_reshape_copy", "aten::view_copy", "aten::transpose_copy", "aten::unbind_copy",

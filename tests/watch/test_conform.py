@@ -354,7 +354,7 @@ def test_a_kernel_that_contradicts_the_prover_is_no_pass(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("text", "says"), [
     ("", "no JSON"), ("[1]", "no recording"), ('{"version": 9, "seen": {}}', "version 9"),
     ('{"version": 3, "seen": {"mesh": 3}}', "damaged"), ('{"version": 3, "seen": []}', "damaged"),
-    ('{"version": 1, "seen": {"mesh": {"dp": 2}, "ranks": []}}', "version 1 of a recording; this placealg reads 2"),
+    ('{"version": 1, "seen": {"mesh": {"dp": 2}, "ranks": []}}', "version 1 of a recording; this placealg reads 3"),
 ])
 def test_what_is_no_recording(text: str, says: str, placealg: Run, tmp_path: Path) -> None:
     file = tmp_path / "seen.json"
@@ -415,7 +415,7 @@ def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:
     listed = [name.strip() for _, steps, _ in rows for name in steps.split(";")]
     wrong = [n for n in (*set_ups("WRONG"), *set_ups("INSIDE")) if n not in (
         "by hand: loss in a kernel", "by hand: clipped by a number")]
-    assert len(rows) == 46 and len(set(listed)) == len(listed)
+    assert len(rows) == 58 and len(set(listed)) == len(listed)
     assert not set(wrong) - set(listed)
     own = [n for n in listed if n in wrong]
     assert len(own) == len(wrong) and len({n.partition(":")[0] for n in own}) >= 8

@@ -86,7 +86,7 @@ for hypothesis in told["hypotheses"]:
     print(f"  {hypothesis['name']}: {hypothesis['says']}")
 assert told["verdict"] == "CONFORMS" and told["exit"] == 0
 assert told["gradient_paths"]["matched"] == told["gradient_paths"]["of"] == 74
-assert {h["name"] for h in told["hypotheses"]} == {"same_code", "same_path", "local_ops", "dispatched"}
+assert {h["name"] for h in told["hypotheses"]} == {"same_code", "same_path", "local_ops", "dispatched", "kept_state"}
 
 # %% [markdown]
 # Is that worth anything? Hold the same run against data parallelism. The loss goes down in both, and a comparison of

@@ -26,6 +26,7 @@ class States:
         self.start: Held = {}
         self.met: dict[int, Held] = {}
         self.left: dict[int, tuple[Any, Held]] = {}
+        self.own: dict[int, set[int]] = {}
 
     def begin(self) -> None:
         """Look for what optimizers keep as the step begins."""
@@ -37,6 +38,7 @@ class States:
         """An optimizer begins its step: look at what it keeps."""
         self.met[id(optimizer)] = _held(optimizer)
         own = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        self.own[id(optimizer)] = set(own)
         zero: dict[bool, list[tuple[int, str]]] = {True: [], False: []}
         for number, parameter in own.items():
             kept = _state(optimizer, parameter)
@@ -50,9 +52,13 @@ class States:
                 self._tell(number, f"what its optimizer keeps: {what} is zero, though it has updated before")
 
     def after(self, optimizer: Any) -> None:
-        """An optimizer ends its step: what it keeps was, as it began, what was kept as the step began."""
-        self.left[id(optimizer)] = optimizer, _held(optimizer)
-        keeps = {number for number, _ in self.left[id(optimizer)][1]}  # of nested ones the inner one keeps it
+        """An optimizer ends its step: what it keeps was, as it began, what was kept as the step began.
+
+        One that updates a part of its parameters at a time, as DeepSpeed's ZeRO-3 has it, is asked about that part.
+        """
+        held = {key: told for key, told in _held(optimizer).items() if key[0] in self.own.get(id(optimizer), ())}
+        self.left[id(optimizer)] = optimizer, {**self.left.get(id(optimizer), (optimizer, {}))[1], **held}
+        keeps = {number for number, _ in held}  # of nested ones the inner one keeps it
         for (number, what), told in self.start.items():
             if number in keeps and (now := self.met.get(id(optimizer), {}).get((number, what))) != told:
                 how = "is gone" if now is None else "has changed since the last update"
@@ -76,8 +82,8 @@ def _state(optimizer: Any, parameter: Tensor) -> Mapping[str, Any]:
 
 
 def _held(optimizer: Any) -> Held:
-    """The digests of all tensors that an optimizer keeps of the parameters that it updates."""
-    return {(id(p), what): digest(mine) for group in optimizer.param_groups for p in group["params"]
+    """The digests of all tensors that an optimizer keeps of parameters, in its groups now or not."""
+    return {(id(p), what): digest(mine) for p in tuple(optimizer.state) if isinstance(p, Tensor)
             for what, mine in _tensors(_state(optimizer, p))}
 
 

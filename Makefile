@@ -52,9 +52,10 @@ FIRST ?= 0
 fuzz: $(STAMP)  ## hostile inputs for the command line: INPUTS of SEED from FIRST on, one after the other
 	PYTHONPATH=tests $(BIN)/python tests/programs/hostile.py --inputs $(INPUTS) --seed $(SEED) --first $(FIRST) --row
 
-lint: $(STAMP)  ## ruff and mypy --strict
+lint: $(STAMP)  ## ruff, mypy --strict, and what the tests call
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	MYPYPATH=$$(find tests -type d ! -name "__pycache__" | paste -sd:) $(BIN)/mypy --config-file tests/mypy.ini $$(find tests -name "*.py")
 
 bench: $(STAMP)  ## timings
 	$(BIN)/python -m pytest -q tests/bench_*.py --benchmark-columns=min,median,rounds --benchmark-sort=name

@@ -40,7 +40,8 @@ def test_orders_that_split_the_backward_have_enough_microbatches(order: str, lea
     names = list(plain)
     assert rows[1] == [row for row in rows[0] if row[names.index("m")] >= least(row[names.index("pp")])]
     assert 0 < len(rows[1]) < len(rows[0])
-    asked = Asked(8, 8, (24,), *map(Fraction, (1, 0, 1)), "estimate", Fraction(1), {}, True, SIZES)
+    one = Fraction(1)
+    asked = Asked(8, 8, (24,), one, Fraction(0), one, "estimate", one, {}, True, SIZES)
     again = list(listed(parse_strategy(f"dp*pp_{order}"), model, asked, 32))
     assert sorted(tuple(one[n] for n in names) for one in again) == sorted(rows[1])
 

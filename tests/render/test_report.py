@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 import re
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import browser
 import pytest
@@ -30,9 +30,9 @@ SIDES = 2**60
 
 
 def tell(*strategies: str, model: str | None = None, sizes: tuple[str, ...] = ()) -> list[Told]:
-    words = SimpleNamespace(strategies=strategies, model=model, sizes=list(sizes), flash=None, dropout=None,
-                            parallel=False, fused=True, mtp=False, upcast=False)
-    return [told(case) for case in read_cases(words, one_model=True)]
+    words = Namespace(strategies=strategies, model=model, sizes=list(sizes), flash=None, dropout=None,
+                      parallel=False, fused=True, mtp=False, upcast=False)
+    return [told(case) for case in read_cases(words, on_one=True)]
 
 
 class Page(HTMLParser):
@@ -129,6 +129,10 @@ def test_sliders_start_where_the_command_line_says_and_say_where_else() -> None:
     assert free["b"].source == free["tp"].source == ", for example"
     assert not {"h", "Psi", "L"} & set(free)
     assert all(s.value in s.stops and list(s.stops) == sorted(set(s.stops)) for s in free.values())
+
+
+def test_a_slider_starts_at_the_size_that_was_said() -> None:
+    assert {s.name: (s.value, s.source) for s in sliders(tell("dp", sizes=("dp=8",)))}["dp"] == (8, "")
 
 
 def test_every_size_has_an_example_to_start_from() -> None:

@@ -120,9 +120,9 @@ def test_layers_that_run_otherwise_are_read_as_all_layers(old: str, new: str) ->
 
 
 def test_of_many_microbatches_few_are_run() -> None:
-    said = [pa.derive(overlay(parse_strategy(text), {"schedule": {"microbatches": 512}}), resolve_model("gpt"))
-            for text in ("zero1*pp_interleaved", "zero3")]
-    found = meshes(*said, ({"dp": 2, "pp": 2}, {"dp": 2}))
+    old, new = (pa.derive(overlay(parse_strategy(text), {"schedule": {"microbatches": 512}}), resolve_model("gpt"))
+                for text in ("zero1*pp_interleaved", "zero3"))
+    found = meshes(old, new, ({"dp": 2, "pp": 2}, {"dp": 2}))
     assert (found.old.microbatches, found.new.microbatches) == (8, 8)
     assert sum(found.old.counts.values()) == sum(found.new.counts.values())
 

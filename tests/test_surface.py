@@ -116,6 +116,7 @@ def test_an_edited_program_has_costs() -> None:
     (lambda: pa.search("gpt2", 4, 8, "h100", only="zero1", s=64).front(("memory", "tme")), "unknown objective 'tme'"),
     (lambda: pa.fit("zero3", "llama-3-8b"), "device_memory='80GB'"),
     (lambda: pa.reshard("zero3", "zero1", tp_old=2), "zero3 has no axis 'tp'"),
+    (lambda: pa.reshard("zero3", "zero1", dp_old=0, dp=3), "--set dp_old=0: dp_old = 0 is not a whole number"),
     (lambda: pa.reshard("zero3", pa.zero1()), "stands on a model"),
     (lambda: pa.reshard("zero3", "zero1", "gpt").reads(0), "needs all sizes of both meshes"),
     (lambda: pa.fit("zero3", "llama-3-8b", device_memory=None, dp=8), "None is not text such as"),

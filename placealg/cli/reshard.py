@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from argparse import Namespace
 
 from placealg.cli.glosses import SAYS
 from placealg.cli.inputs import CommandCase, foreign, one_model, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
-from placealg.cli.resumed import known_sizes, own_sizes, resumed, split_sizes
+from placealg.cli.resumed import known_sizes, of_old_mesh, own_sizes, reading, resumed, split_sizes
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.resharding_stages import OLD
 from placealg.errors import InputError
@@ -45,29 +44,13 @@ def _cases(chosen: Namespace) -> tuple[CommandCase, CommandCase]:
     try:
         old = read_case(chosen.a, chosen.model, [*of_old, *of_both], beside, default=default, **said)
     except InputError as error:
-        raise _of_old_mesh(error, of_old) from None
+        raise of_old_mesh(error, of_old) from None
     return (old,
             read_case(chosen.b, chosen.model, [*of_new, *of_both], beside, default=default, **said))
-
-
-def _of_old_mesh(error: InputError, words: list[str]) -> InputError:
-    """The error with the name that an axis of the old mesh has on the command line, if it is about its size."""
-    word = next((w for w in words if error.where == f"--set {w}"), "")
-    if not word:
-        return error
-    axis, _, size = word.partition("=")
-    named = axis.strip() + OLD
-    what = re.sub(rf"\b{re.escape(axis.strip())}\b(?= = |')", named, error.what, count=1)
-    return InputError(what, where=f"--set {named}={size}")
 
 
 def _reader(chosen: Namespace, meshes: tuple[Sizes, Sizes] | None) -> int | None:
     """The rank of the new mesh whose reads are told."""
     if chosen.reader is None:
         return None
-    if meshes is None:
-        raise InputError("what a rank reads needs all sizes of both meshes and of the model: --set", where="--reader")
-    if not chosen.reader.isascii() or not chosen.reader.isdecimal() or int(chosen.reader) >= meshes[1].ranks:
-        raise InputError(f"'{chosen.reader}' is no rank of the new mesh, which has 0 to {meshes[1].ranks - 1}",
-                         where="--reader")
-    return int(chosen.reader)
+    return reading(chosen.reader, meshes)[0]

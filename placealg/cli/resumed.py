@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -54,12 +55,18 @@ class Resumed:
         >>> [read.source for read in reshard("zero3", "zero1", Psi=12, dp_old=2, dp=3).reads(0)]
         [0, 1, 0]
         """
-        if self.meshes is None:
-            raise InputError("what a rank reads needs all sizes of both meshes and of the model")
-        ranks = self.meshes[1].ranks
-        if not isinstance(reader, int) or not 0 <= reader < ranks:
-            raise InputError(f"'{reader}' is no rank of the new mesh, which has 0 to {ranks - 1}")
-        return tuple(self.reshard.reads(*self.meshes, (reader,)))
+        rank, (old, new) = reading(reader, self.meshes)
+        return tuple(self.reshard.reads(old, new, (rank,)))
+
+
+def reading(reader: int | str, meshes: tuple[Sizes, Sizes] | None) -> tuple[int, tuple[Sizes, Sizes]]:
+    """A rank of the new mesh, and both meshes; an InputError where there is no such rank, or a size is missing."""
+    if meshes is None:
+        raise InputError("what a rank reads needs all sizes of both meshes and of the model: --set", where="--reader")
+    word, ranks = str(reader), meshes[1].ranks
+    if not (word.isascii() and word.isdecimal()) or int(word) >= ranks:
+        raise InputError(f"'{reader}' is no rank of the new mesh, which has 0 to {ranks - 1}", where="--reader")
+    return int(word), meshes
 
 
 def resumed(old: CommandCase, new: CommandCase) -> Resumed:
@@ -83,8 +90,15 @@ def reshard(old: Given, new: Given, model: Model | str | None = None, **sizes: A
     cases = [case_of(what, _on(old, new, model)) for what in (old, new)]
     words = [f"{name}={size}" for name, size in sizes.items()]
     of_old, of_new, of_both = split_sizes(words, cases[0].strategy, cases[1].strategy)
-    said = (dict(word.split("=", 1) for word in (*own, *of_both)) for own in (of_old, of_new))
-    return resumed(*(case_of(case, None, own) for case, own in zip(cases, said, strict=True)))
+    try:
+        first = case_of(cases[0], None, _said(*of_old, *of_both))
+    except InputError as error:
+        raise of_old_mesh(error, of_old) from None
+    return resumed(first, case_of(cases[1], None, _said(*of_new, *of_both)))
+
+
+def _said(*words: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words)
 
 
 def _on(old: Given, new: Given, model: Model | str | None) -> Model | str | None:
@@ -126,6 +140,17 @@ def split_sizes(words: Iterable[str], old: Strategy, new: Strategy) -> tuple[lis
         else:
             of_both.append(word)
     return of_old, of_new, of_both
+
+
+def of_old_mesh(error: InputError, words: Iterable[str]) -> InputError:
+    """The error with the name that a size of the old mesh has beside the new one's, if it is about one of `words`."""
+    word = next((w for w in words if error.where == f"--set {w}"), "")
+    if not word:
+        return error
+    axis, _, size = word.partition("=")
+    named = axis.strip() + OLD
+    what = re.sub(rf"\b{re.escape(axis.strip())}\b(?= = |')", named, error.what, count=1)
+    return InputError(what, where=f"--set {named}={size}")
 
 
 def known_sizes(old: CommandCase, new: CommandCase) -> tuple[Sizes, Sizes] | None:

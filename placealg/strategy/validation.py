@@ -113,10 +113,7 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
                                                  f"it is \"{order}\"")
     listed, alone = strategy.option("schedule", "stages"), strategy.option("schedule", "alone")
     ranks = strategy.mesh.sizes().get(axes[0]) if axes else None
-    dealt = (ranks or 1) * (1 if chunks == "v" else chunks)
-    if listed and axes and (len(listed) % dealt or (ranks and chunks != "v" and dealt != len(listed))):
-        needed = f"{axes[0]} = {ranks} needs {'a multiple of ' * (chunks == 'v')}{dealt}" if ranks \
-            else f"each stage has {chunks}"
+    if axes and listed and (needed := _chunks_needed(axes[0], ranks, chunks, len(listed))):
         yield ("schedule", "stages"), InputError(f"[schedule] stages has {len(listed)} entries; {needed}"
                                                  + f", chunks being {chunks}" * (chunks not in (1, "v")))
     for end, at in zip(ALONE, (0, max(0, len(listed) - 2), len(listed) - 1), strict=True) if listed else ():
@@ -127,6 +124,15 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         if not axes and key in strategy.tables.get("schedule", FrozenMap()):
             yield ("schedule", key), InputError(f"[schedule] {key}: no axis is a pipeline; one names [\"{LAYER}\"] in "
                                                 "[dims]")
+
+
+def _chunks_needed(axis: str, ranks: int | None, chunks: int | str, listed: int) -> str:
+    """How many entries a list of chunks needs, where it has `listed` and that is wrong; else nothing."""
+    if isinstance(chunks, str):  # any number of chunks on each stage
+        return f"{axis} = {ranks} needs a multiple of {ranks}" if ranks and listed % ranks else ""
+    if ranks:
+        return f"{axis} = {ranks} needs {ranks * chunks}" if listed != ranks * chunks else ""
+    return f"each stage has {chunks}" if listed % chunks else ""
 
 
 def _placement_problems(strategy: Strategy, path: Path, state: str, placement: StatePlacement) -> Iterator[Problem]:

@@ -75,17 +75,21 @@ Proof.
   rewrite times_ok by easy. now rewrite all.
 Qed.
 
-(** The parts of a sum, or of a largest, put together. *)
-Lemma together_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
-  said p now f (pt s) r0 = Some k' -> put_together by_ along k' s = Some s' -> ok r ->
+(** [s'] says what a reduction of [s] makes: whose parts, joined how, over which ranks, and scaled by what. *)
+Definition reduces (by_ : operator) (along : list nat) (r0 : ratio) (s s' : terms) (r : rank) : Prop :=
   let big := match by_ with Largest => true | _ => false end in
   let parts := join big (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
     match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring in
   val t j (Sums s') r i = inr (match by_ with
     | Premultiplied => parts | Plain | Largest => parts * ratio_of p m t j r r0
     | Mean => parts * product share (map size along) * ratio_of p m t j r r0 end)%ring.
+
+(** The parts of a sum, or of a largest, put together. *)
+Lemma together_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
+  said p now f (pt s) r0 = Some k' -> put_together by_ along k' s = Some s' -> ok r ->
+  reduces by_ along r0 s s' r.
 Proof.
-  intros is new good. cbn zeta. unfold put_together in new.
+  intros is new good. unfold reduces. cbn zeta. unfold put_together in new.
   destruct (reduced_kept s along) as [P [F L]]. set (s1 := reduced along s) in *.
   pose proof (fun x => said_ok (pt s) r0 k' r x is good) as of_x.
   set (c := ratio_of p m t j r r0) in *.
@@ -162,14 +166,9 @@ Qed.
 (** Where the parts are one number, so are their mean and the largest of them. *)
 Lemma same_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
   said p now f (pt s) r0 = Some k' -> rigid (Sums s) along = true -> put_alike by_ along k' s = Some s' -> ok r ->
-  let big := match by_ with Largest => true | _ => false end in
-  let parts := join big (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
-    match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring in
-  val t j (Sums s') r i = inr (match by_ with
-    | Premultiplied => parts | Plain | Largest => parts * ratio_of p m t j r r0
-    | Mean => parts * product share (map size along) * ratio_of p m t j r r0 end)%ring.
+  reduces by_ along r0 s s' r.
 Proof.
-  intros is rig new good. cbn zeta.
+  intros is rig new good. unfold reduces. cbn zeta.
   set (v := as_number (val t j (Sums s) r i)).
   assert (one_number : forall r', In r' (peers along r) -> as_number (val t j (Sums s) r' i) = v).
   { intros r' peer. unfold v. now rewrite (rigid_peer (Sums s) along r r' rig peer). }
@@ -211,12 +210,7 @@ Qed.
 Lemma join_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
   said p now f (pt s) r0 = Some k' ->
   (if rigid (Sums s) along then put_alike else put_together) by_ along k' s = Some s' -> ok r ->
-  let big := match by_ with Largest => true | _ => false end in
-  let parts := join big (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
-    match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring in
-  val t j (Sums s') r i = inr (match by_ with
-    | Premultiplied => parts | Plain | Largest => parts * ratio_of p m t j r r0
-    | Mean => parts * product share (map size along) * ratio_of p m t j r r0 end)%ring.
+  reduces by_ along r0 s s' r.
 Proof.
   intros is. destruct (rigid (Sums s) along) eqn:rig; [now apply same_ok|now apply together_ok].
 Qed.

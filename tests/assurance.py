@@ -54,10 +54,11 @@ class Assured:
     def __init__(self, command: str) -> None:
         self.command, self.at, self.start = command, commit(), time.monotonic()
         self.counted: Counter[str] = Counter()
+        self.whole: Counter[str] = Counter()
 
-    def count(self, what: str, times: int) -> None:
-        """Add to what a test counts within its cases, of which a command may run a share."""
-        self.counted[what] += times
+    def count(self, what: str, times: int, whole: bool = False) -> None:
+        """Add to what a test counts within its cases, of which a command may run a share, or always the `whole`."""
+        (self.whole if whole else self.counted)[what] += times
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int,
@@ -68,14 +69,16 @@ class Assured:
         before = resumed.before if resumed else 0
         share = int(os.environ.get("PLACEALG_SHARE", "1"))
         minutes = (time.monotonic() - self.start) / 60
-        write_row(self.command, result(counted, before, minutes, exitstatus, share, self.counted), self.at)
+        write_row(self.command, result(counted, before, minutes, exitstatus, share, self.counted, self.whole),
+                  self.at)
 
 
 def result(counted: Mapping[str, int], before: int, minutes: float, status: int, share: int = 1,
-           inside: Mapping[str, int] | None = None) -> str:
+           inside: Mapping[str, int] | None = None, whole: Mapping[str, int] | None = None) -> str:
     """The row's words for a run that ended; `before` cases passed in earlier runs on the same state of the code.
 
-    Of the cases of each test one in `share` was to run; or, where tests count what is `inside` their cases, of that.
+    Of the cases of each test one in `share` was to run; or, where tests count what is `inside` their cases, of that; of
+    what they count as `whole` all.
 
     >>> result({"passed": 3, "failed": 1}, 2, 4.2, 1)
     '3 passed, 1 failed in 4 min; 2 passed before, on the same state of the code'
@@ -85,6 +88,8 @@ def result(counted: Mapping[str, int], before: int, minutes: float, status: int,
     'one case in 6 of each test: 3 passed in 4 min'
     >>> result({"passed": 3}, 0, 4.2, pytest.ExitCode.OK, 6, {"pairs": 1200})
     '3 passed in 4 min; one in 6 of the pairs: 1,200'
+    >>> result({"passed": 3}, 0, 4.2, pytest.ExitCode.OK, 6, {"pairs": 1200}, {"moves": 40})
+    '3 passed in 4 min; all moves: 40; one in 6 of the pairs: 1,200'
     """
     said = ", ".join(f"{n} {k}" for k, n in counted.items() if n) or "nothing ran"
     ended = status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -92,5 +97,6 @@ def result(counted: Mapping[str, int], before: int, minutes: float, status: int,
     earlier = f"; {before} passed before, on the same state of the code" if before else ""
     part = f"one case in {share} of each test: " if share > 1 and not inside else ""
     which = f"one in {share} of the" if share > 1 else "all"
-    within = "".join(f"; {which} {what}: {n:,}" for what, n in (inside or {}).items())
+    within = "".join(f"; {of} {what}: {n:,}" for of, counts in (("all", whole), (which, inside))
+                     for what, n in (counts or {}).items())
     return f"{early}{part}{said} in {minutes:.0f} min{earlier}{within}"

@@ -14,13 +14,13 @@ from placealg.prover.kernel.coq import (
     by_coqc,
     check_unedited,
     coq_file,
-    coq_version,
     refuted_by_coqc,
     sha256,
     worlds,
 )
 from placealg.prover.kernel.program import FIELDS, NONE, program_of
 from placealg.prover.kernel.terms import Term
+from placealg.prover.kernel.theory import coq_version
 from placealg.prover.kernel.whole_units import Outside
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import resting
@@ -100,22 +100,24 @@ def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
     return Kernel(shipped().check(program), "", sha256(program), program)
 
 
-def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, int] | None = None) -> Kernel:
+def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, int] | None = None,
+           keep: Path | None = None) -> Kernel:
     """The answer, and what coqc makes of the program's file, which is written to `path` where there is one.
 
-    The file proves that the program is correct; with `refuted`, the sizes of a counterexample, that it is not.
+    The file proves that the program is correct; with `refuted`, the sizes of a counterexample, that it is not. In
+    the folder `keep` the theory is found again, compiled.
     """
     if found.accepted:
         text = coq_file(found.program, about)
         _keep(text, path)
-        refused = by_coqc(text, proofs_folder("coq"))
+        refused = by_coqc(text, proofs_folder("coq"), keep)
         told = f"not checked by Coq: {refused}" if refused else f"checked by Coq {coq_version()}, no axioms"
         return replace(found, coq=told, proved=not refused)
     if found.accepted is None or refuted is None:
         return replace(found, coq="no Coq proof is printed")
     sizes = [n for name, n in refuted.items() if name != "m"]
     tried = worlds(sizes, refuted.get("m", 1), found.groups)
-    text, refused = refuted_by_coqc(found.program, about, tried, proofs_folder("coq"))
+    text, refused = refuted_by_coqc(found.program, about, tried, proofs_folder("coq"), keep)
     if not text:
         return replace(found, coq=f"not checked by Coq: {refused}" if refused else
                        f"not refuted by Coq: its theorem says nothing of what is wrong here ({', '.join(THEOREM)})")

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from placealg.check.kernel import Kernel, in_coq, kernel
+from placealg.cli.cache_folder import cache_folder
 from placealg.cli.inputs import CommandCase
 from placealg.cli.verdicts import OPEN
 from placealg.prover.verdict import Report
@@ -19,7 +20,7 @@ def kernel_of(chosen: Namespace, case: CommandCase, report: Report) -> Kernel:
         return found
     about = f"{report.strategy} on {report.model}"
     path = Path(chosen.coq) / f"{re.sub('[^A-Za-z0-9]+', '_', about).strip('_')}.v" if chosen.coq else None
-    return in_coq(found, about, path, refuting(case, report))
+    return in_coq(found, about, path, refuting(case, report), cache_folder("coq"))
 
 
 def refuting(case: CommandCase, report: Report) -> dict[str, int] | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from placealg.arith import parse
 from placealg.check.prove import prove
+from placealg.cli.cache_folder import cache_folder
 from placealg.cli.fit import read_margin, whole
 from placealg.cli.inputs import style
 from placealg.cli.output import check_file, print_json, print_lines, print_text, width, write_file
@@ -32,7 +33,7 @@ from placealg.configurations.found import Found
 from placealg.configurations.layouts import PASSES, Devices
 from placealg.configurations.left_out import Decided, decided
 from placealg.configurations.modes import expanded
-from placealg.configurations.programs import Programs, default_folder
+from placealg.configurations.programs import Programs
 from placealg.configurations.question import Question, check_sizes
 from placealg.configurations.run import search
 from placealg.configurations.space import Space, read_spaces, spaces
@@ -165,7 +166,7 @@ def _certify(chosen: Namespace, found: Found, report: Report | None, outside: tu
 
 
 def _folder(chosen: Namespace) -> Path | None:
-    return None if chosen.no_cache else Path(chosen.cache) if chosen.cache else default_folder()
+    return None if chosen.no_cache else Path(chosen.cache) if chosen.cache else cache_folder("search")
 
 
 def _meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fraction]]:

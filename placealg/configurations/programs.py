@@ -232,12 +232,6 @@ def _clear(folder: Path) -> None:
             old.rmdir()
 
 
-def default_folder() -> Path:
-    """The user's folder for what can be made again."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "placealg" / "search"
-
-
 @cache
 def sources() -> str:
     """A hash of the package's sources: what another version found is found again."""

@@ -446,7 +446,7 @@ def with_keys(step: Step, *keys: str) -> Step:
 
 
 @pytest.mark.parametrize(("key", "elsewhere"), [
-    ("rank(dp)", lambda world, rank: world.position("dp", "unit", rank) != 0),
+    ("rank(dp)", lambda world, rank: rank["dp"] != 0),
     ("rank(tp)", lambda world, rank: rank["tp"] != 0),
     ("local(batch)", lambda world, rank: True),
     ("local(seq)", lambda world, rank: world.position("dp", "unit", rank) != 0),
@@ -464,14 +464,15 @@ def test_a_stream_keyed_by_rank_or_locally_draws_other_numbers(key: str, elsewhe
     for world in WORLDS:
         for rank in world.ranks():
             assert world.true(draw.formula, rank) == elsewhere(world, rank)
+    first = [z3.Int(name) == 0 for name in ("unit@dp", "c@dp", "c@tp")]
     alone = z3.Solver()
-    alone.add(draw.formula, z3.Int("m") == 1, z3.Int("unit@dp") == 0, z3.Int("c@tp") == 0)
+    alone.add(draw.formula, z3.Int("m") == 1, *first)
     assert alone.check() == z3.unsat
-    there, two = z3.Int("c@tp" if key == "rank(tp)" else "unit@dp") == 1, z3.Int("m") == 2
+    there, two = z3.Int({"rank(tp)": "c@tp", "rank(dp)": "c@dp"}.get(key, "unit@dp")) == 1, z3.Int("m") == 2
     for one, draws_otherwise in ((there, True), (two, key == "local(batch)")):
         alone = z3.Solver()
         alone.add(draw.formula, one, *([two] if one is two else [z3.Int("m") == 1]),
-                  *([z3.Int("unit@dp") == 0, z3.Int("c@tp") == 0] if one is two else []))
+                  *(first if one is two else []))
         assert (alone.check() == z3.sat) == draws_otherwise
 
 

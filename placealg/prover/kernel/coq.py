@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-import resource
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from placealg.errors import InputError
 from placealg.prover.kernel.terms import Term, coq_text
+from placealg.prover.kernel.theory import Refused, compiled
 
-VERSION = "8.16"
-"""The version of Coq with which the theory is checked."""
-
-SECONDS = 300
-"""The processor time that coqc has for a file: a run of many groups in `vm_compute` can take very long."""
-
-CLOSED = "Closed under the global context"
 _WIDTH = 118
 _DIGEST = re.compile(r"^\(\* program: sha256 ([0-9a-f]{64}) \*\)$", re.MULTILINE)
-_IMPORTS = re.compile(r"^From Placealg(\.kernel)? Require (?:Import|Export) ([^.]+)\.", re.MULTILINE)
 _PROGRAM = re.compile(r"^Definition strategy : program :=\n(.*?)\.\n\n", re.MULTILINE | re.DOTALL)
 
 
@@ -137,38 +125,26 @@ def check_unedited(path: Path) -> None:
         raise InputError("was edited by hand: its program is not the one whose digest it names", where=str(path))
 
 
-def coq_version() -> str:
-    """The version of coqc; "" if there is none."""
-    if shutil.which("coqc") is None:
-        return ""
-    said = subprocess.run(["coqc", "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"version (\d+\.\d+(?:\.\d+)?)", said)
-    return found[1] if found else "unknown"
-
-
-class Refused(Exception):
-    """coqc refuses a file, or there is no coqc: why, in one line."""
-
-
-def by_coqc(text: str, theory: Path) -> str:
+def by_coqc(text: str, sources: Path, keep: Path | None = None) -> str:
     """coqc's answer to a file: "" if it is proved without axioms, else why not, in one line.
 
-    `theory` is the folder of the Coq sources; they are compiled in a folder of their own.
+    `sources` is the folder of the Coq theory, and `keep` one where they are found again, compiled.
     """
     try:
-        with compiled(theory, "kernel/Sound") as folder:
+        with compiled(sources, keep) as folder:
             return folder.proves(text)
     except Refused as refused:
         return str(refused)
 
 
-def refuted_by_coqc(program: Term, about: str, tried: Sequence[World], theory: Path) -> tuple[str, str]:
+def refuted_by_coqc(program: Term, about: str, tried: Sequence[World], sources: Path,
+                    keep: Path | None = None) -> tuple[str, str]:
     """The file that proves a program not correct, in the first world that tells, and why coqc does not prove it.
 
     Both are "" where none of the worlds tells: the file since there is nothing to prove, the reason by itself.
     """
     try:
-        with compiled(theory, "kernel/World") as folder:
+        with compiled(sources, keep) as folder:
             said = re.search(r"= (\d+)", folder.answer("telling", telling(program, tried)))
             if said is None or int(said[1]) >= len(tried):
                 return "", ""
@@ -176,57 +152,3 @@ def refuted_by_coqc(program: Term, about: str, tried: Sequence[World], theory: P
             return text, folder.proves(text)
     except Refused as refused:
         return "", str(refused)
-
-
-def _limited() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-
-
-def imported(theory: Path, module: str, found: dict[str, str]) -> dict[str, str]:
-    """Module -> its source, of a Coq module and of all that it imports, in the order in which they compile."""
-    if module not in found:
-        text = (theory / f"{module}.v").read_text(encoding="utf-8")
-        for kernel, names in _IMPORTS.findall(text):
-            for name in names.split():
-                imported(theory, f"kernel/{name}" if kernel else name, found)
-        found[module] = text
-    return found
-
-
-@contextmanager
-def compiled(theory: Path, module: str) -> Iterator[Compiled]:
-    """A Coq module and what it imports, compiled in a folder of their own; raises Refused without the right coqc."""
-    version = coq_version()
-    if not version:
-        raise Refused("there is no coqc on PATH")
-    if not version.startswith(f"{VERSION}."):
-        raise Refused(f"coqc is {version}, and the theory is checked with {VERSION}")
-    with tempfile.TemporaryDirectory() as directory:
-        found = Compiled(Path(directory))
-        (found.build / "kernel").mkdir()
-        for name, text in imported(theory, module, {}).items():
-            found.answer(name, text)
-        yield found
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A folder with compiled Coq sources."""
-
-    build: Path
-
-    def answer(self, name: str, text: str) -> str:
-        """What coqc prints for a file; raises Refused if it refuses it."""
-        (self.build / f"{name}.v").write_text(text, encoding="utf-8")
-        done = subprocess.run(["coqc", "-q", "-R", ".", "Placealg", f"{name}.v"], cwd=self.build, capture_output=True,
-                              text=True, check=False, preexec_fn=_limited)
-        if done.returncode < 0:
-            raise Refused(f"coqc took more than {SECONDS} s of processor time for {name}.v")
-        if done.returncode:
-            raise Refused(f"coqc refuses {name}.v: {' '.join(done.stderr.split())[:300]}")
-        return done.stdout.strip()
-
-    def proves(self, text: str) -> str:
-        """"" if a file is proved without axioms, else what it assumes."""
-        said = self.answer("strategy", text)
-        return "" if said == CLOSED else f"the proof assumes something: {' '.join(said.split())[:300]}"

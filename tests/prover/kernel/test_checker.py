@@ -23,12 +23,12 @@ from placealg.prover.kernel.coq import (
     by_coqc,
     check_unedited,
     coq_file,
-    coq_version,
     refutation_file,
     refuted_by_coqc,
     worlds,
 )
 from placealg.prover.kernel.program import program_of
+from placealg.prover.kernel.theory import coq_version
 from placealg.prover.verdict import PROVED, overall
 from placealg.step.edit import edit
 from placealg.step.event import Clause, Event
@@ -458,15 +458,18 @@ def test_without_coqc_nothing_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert by_coqc(printed(), tmp_path) == "coqc is 8.20.0, and the theory is checked with 8.16"
 
 
+THEORY = extracted.ROOT / "proofs" / "coq", extracted.ROOT / "build" / "coq"
+"""The sources, and where they are kept compiled between tests; `make coq` compiles them each time."""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
 def test_coq_proves_what_is_accepted_and_refuses_what_is_not() -> None:
-    theory = extracted.ROOT / "proofs" / "coq"
-    assert by_coqc(printed(), theory) == ""
-    assert "coqc refuses strategy.v" in by_coqc(printed().replace(" Mean", " Plain", 1), theory)
+    assert by_coqc(printed(), *THEORY) == ""
+    assert "coqc refuses strategy.v" in by_coqc(printed().replace(" Mean", " Plain", 1), *THEORY)
     assert "assumes something" in by_coqc(printed().replace(
         "Theorem strategy_correct : correct strategy.\nProof. apply check_sound; vm_compute; reflexivity. Qed.",
-        "Axiom strategy_correct : correct strategy."), theory)
+        "Axiom strategy_correct : correct strategy."), *THEORY)
 
 
 @pytest.mark.slow
@@ -501,8 +504,7 @@ def test_a_refutation_names_its_world(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", WRONG)
 def test_coq_refutes_what_lacks_an_event(strategy: str) -> None:
     program, axes = lacking(strategy, WRONG[strategy])
-    theory = extracted.ROOT / "proofs" / "coq"
-    text, refused = refuted_by_coqc(program, strategy, worlds([2] * axes, 1), theory)
+    text, refused = refuted_by_coqc(program, strategy, worlds([2] * axes, 1), *THEORY)
     assert text
     assert refused == ""
 
@@ -525,8 +527,7 @@ def test_a_fault_of_the_second_step_is_not_accepted() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
 def test_coq_refutes_a_fault_of_the_second_step() -> None:
-    text, refused = refuted_by_coqc(without_moments().program, "zero1", worlds((2,), 1),
-                                    extracted.ROOT / "proofs" / "coq")
+    text, refused = refuted_by_coqc(without_moments().program, "zero1", worlds((2,), 1), *THEORY)
     assert "after 2 steps" in " ".join(text.split())
     assert refused == ""
 
@@ -535,4 +536,4 @@ def test_coq_refutes_a_fault_of_the_second_step() -> None:
 @pytest.mark.skipif(not coq_version(), reason="there is no coqc on PATH")
 def test_coq_refutes_no_right_program() -> None:
     program, _ = lacking("dp", "")
-    assert refuted_by_coqc(program, "dp", worlds([2], 1), extracted.ROOT / "proofs" / "coq") == ("", "")
+    assert refuted_by_coqc(program, "dp", worlds([2], 1), *THEORY) == ("", "")

@@ -148,19 +148,23 @@ class Graph:
     dims: FrozenMap[str, Monomial] = field(init=False, repr=False, compare=False)
     _made: Mapping[str, Op] = field(init=False, repr=False, compare=False)
     _read: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
+    _of_unit: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         made: dict[str, Op] = {}
         read: dict[str, list[Op]] = {}
+        of_unit: dict[str, list[Op]] = {}
         for op in self.ops:
             made.setdefault(op.output, op)
+            of_unit.setdefault(op.unit, []).append(op)
             for name in dict.fromkeys(op.inputs):
                 read.setdefault(name, []).append(op)
         object.__setattr__(self, "whole", not self.ops or any(op.kind == "unit" for op in self.ops))
         object.__setattr__(self, "dims", FrozenMap({d: n for t in self.tensors.values() for d, n in t.dims.items()}))
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_read", {name: tuple(ops) for name, ops in read.items()})
+        object.__setattr__(self, "_of_unit", {unit: tuple(ops) for unit, ops in of_unit.items()})
         object.__setattr__(self, "_hash", hash((self.tensors, self.ops, self.loops, self.beside)))
         from placealg.models.well_made import check_graph
 
@@ -176,7 +180,7 @@ class Graph:
     @property
     def units(self) -> tuple[str, ...]:
         """The units in forward order."""
-        return tuple(dict.fromkeys(op.unit for op in self.ops))
+        return tuple(self._of_unit)
 
     @property
     def regions(self) -> tuple[str, ...]:
@@ -191,7 +195,7 @@ class Graph:
 
     def of_unit(self, unit: str) -> tuple[Op, ...]:
         """The ops of one unit, in order."""
-        return tuple(op for op in self.ops if op.unit == unit)
+        return self._of_unit.get(unit, ())
 
     def producer(self, tensor: str) -> Op | None:
         """The op that makes `tensor`; None for parameters, data and the slots of loops."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import Any
 
 from placealg.step.event import takes_part
 from placealg.step.program import Step
-from placealg.watch.differences import Difference, Tally
+from placealg.watch.differences import Difference, Table, Tally
 from placealg.watch.expected import Expected, Route, activations, positions
 from placealg.watch.names import Named, unit_of, units_of
 from placealg.watch.rings import is_hop, turns
@@ -80,13 +81,29 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
         missing, extra = want - have, have - want
         phase, k, axis = next(iter(missing or extra))
         word = "not gathered" if missing else "gathered once more than the program says"
-        edits = tuple({"drop": e.path} for e in route.gathers if missing and e.phase == phase and axis in e.axes
-                      and all(missing[phase, j, axis] for j in range(count)))
+        edits: tuple[Table, ...] = tuple({"drop": e.path} for e in route.gathers if missing and e.phase == phase
+                                         and axis in e.axes and all(missing[phase, j, axis] for j in range(count)))
         if edits and phase == "backward":  # what backward does not gather again, forward has not freed
             edits = (*({"drop": e.path} for e in step.events if e.verb == "free" and e.phase == "forward"
                        and e.group == route.group.name and axis in e.axes), *edits)
+        if extra and not missing and all(extra["backward", j, axis] == 1 for j in range(count)):
+            edits = _gathered_again(step, route, axis)
         yield Difference("gathers", route.group.name, f"{name} is {word} over {axis} in the {phase} of microbatch {k}",
                lines.get(name, ""), edits, (name,))
+
+
+def _gathered_again(step: Step, route: Route, axis: str) -> tuple[Table, ...]:
+    """Edits by which a weight that lives for a microbatch ends with the forward and is gathered again in backward."""
+    sites = route.group.sites
+    first = next((e for e in route.gathers if e.phase == "forward" and axis in e.axes), None)
+    uses = {phase: [e.path for e in step.phase(phase) if e.on_tensor and e.unit in sites]
+            for phase in ("forward", "backward")}
+    if first is None or not all(uses.values()) or any(e.phase == "backward" for e in route.gathers):
+        return ()
+    free, gather = (replace(first, phase=phase, verb=verb).path for phase, verb in (("forward", "free"),
+                                                                                  ("backward", "gather")))
+    return ({"insert": {"path": free}, "after": uses["forward"][-1]},
+            {"insert": {"path": gather, "from": first.source, "to": first.to}, "before": uses["backward"][0]})
 
 
 def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], names: Mapping[str, Named],

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from hand_written import Hand
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -269,6 +270,16 @@ class NormOfReplicas(Hand):
         norm = nn.utils.get_total_norm([p.grad for p in every])**2
         dist.all_reduce(norm, group=self.group("dp"))
         nn.utils.clip_grads_with_norm_(every, CLIP, norm**0.5)
+
+
+class FsdpLayers(Fsdp):
+    """Layers are wrapped, and the root with all that is left: a tied weight is in one message, gathered in both."""
+
+    def apply(self) -> None:
+        System.apply(self)
+        mesh = self.along(*self.shards)
+        for unit in (*self.model.layers.values(), self.model):
+            fully_shard(unit, mesh=mesh, reshard_after_forward=True)
 
 
 class FsdpSummed(Fsdp):
@@ -618,6 +629,7 @@ RIGHT: Mapping[str, SetUp] = {
     "fsdp2 kept": right(Fsdp, DP, "fsdp_no_reshard", "no_reshard", m=1),
     "fsdp2 root": right(Fsdp, DP, f"{FILES}/fsdp2.toml", "root", m=1),
     "fsdp2 mixed": right(Fsdp, DP, f"{FILES}/fsdp2_mixed.toml", "mixed", m=1),
+    "fsdp2 layers, tied": right(FsdpLayers, DP, "tests/watch/fsdp2_tied.toml", "tied"),
     "zero1": right(Zero1, DP, f"{FILES}/zero1.toml"),
     "tp": right(Tp, TP, f"{FILES}/tp.toml", "per_use", m=1),
     "tp + sp": right(TpSp, TP, "tp_sp_keep", m=1),
@@ -697,6 +709,8 @@ WRONG: Mapping[str, SetUp] = {
                                      else "REFUTED", FLAT_RATIOS.get(what), "DIFFERS" if differs else "UNSEEN", m=1,
                                      clip=differs == "norm")
        for what, (kind, differs) in hand.FLAT.items()},
+    "fsdp2 layers, tied: gathered again": wrong(FsdpLayers, DP, "zero3", "gathers", "PROVED",
+                                                options=frozenset(("tied",))),
     "1f1b, tied: not reduced": wrong(TiedApart, PP, "pp_1f1b", "axes", options=frozenset(("tied",))),
     "1f1b, tied: averaged": wrong(TiedAveraged, PP, "pp_1f1b", "scale", "", options=frozenset(("tied",))),
     "1f1b, tied: other start": wrong(TiedOtherStart, PP, "pp_1f1b", "replicas differ", "",

@@ -49,7 +49,8 @@ STRATEGIES = (
     'dp@two_losses|[loss]\npreset = "token_mean"', "zero1@amax",
     'hsdp|[loss]\ndivisor = "count"\ncount_axes = ["dp_shard"]',
     'zero2|[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"',
-    "dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own")
+    "dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own",
+    "zero3*recompute_full@mlp", 'dp*recompute_full@mlp|[schedule]\nreplay = "early_stop"')
 """Names, some edited as behind a comma, some with another model behind an @, or tables of their own behind a bar."""
 
 LAST = {"move": "reduce.layer.weight.grad_sum.reduce[dp]", "after": "backward.layer.weight.grad_sum.accumulate",

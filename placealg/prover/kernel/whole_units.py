@@ -3,18 +3,20 @@
 If every axis splits the batch alone, a rank runs each op on its own sequences exactly as the single device does: the
 ops of a unit, all of them, each once, in the graph's order and with nothing between them, are the unit's computation.
 Where a unit has further terms of the loss, its backward has their divisor, which all of them share. A statistic may be
-taken, and added up, between a unit's ops, once the op that holds it has run: that is done behind them all.
+taken, and added up, between a unit's ops, once the op that holds it has run: that is done behind them all. What a
+region of a unit made may be freed behind it and computed again in the unit's backward: the same ops on the same inputs
+and weights, with the same random numbers, as streams are keyed by logical coordinates, make the same values again.
 Anything else is refused, naming the event that differs.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
-from placealg.models.backward import GRAD, needs_gradient, terms
+from placealg.models.backward import GRAD, backward, keepers, needs_gradient, terms
 from placealg.models.graph import Graph, Op
 from placealg.step.event import Event
 from placealg.step.program import Step
@@ -59,6 +61,7 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     done: set[tuple[str, str]] = set()
     needs = needs_gradient(step.reference.graph)
     slices: dict[str, str] = {}
+    units = {u.name: _Unit(step.reference.graph) for u in step.reference.units}
     for (phase, unit), found in itertools.groupby(_taken_behind(step), _place):
         run = tuple(found)
         if not phase:
@@ -72,6 +75,10 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
             raise Outside(run[0].path, f"unit {unit} computes in more than one place, or again")
         done.add((phase, unit))
         ops, divisor = _ops(step, unit), ONE
+        one = units.setdefault(unit, _Unit(step.reference.graph))
+        run, first = tuple(one.forward(run) if phase == "forward" else one.backward(run, slices)), run[0]
+        if not run:
+            raise Outside(first.path, f"unit {unit} computes in more than one place, or again")
         if phase == "forward":
             _match(step, run, [_forward(op) for op in ops], slices)
         else:
@@ -89,21 +96,104 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
         raise Outside("", f"unit {missing[0][1]} has no {missing[0][0]}")
 
 
+class _Unit:
+    """What a unit lacks from where a region of it is freed, until it is computed again in the unit's backward.
+
+    That are results which no op outside of the region reads, slices of the data which it alone has read, and what its
+    ops keep beside their results, under the names of these.
+    """
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.lost: set[str] = set()
+        self.again: set[str] = set()
+        self.made: set[str] = set()
+        self.users: dict[str, set[str]] = {}
+
+    def forward(self, run: tuple[Event, ...]) -> Iterator[Event]:
+        """The run without the events that free a region."""
+        for event in run:
+            if event.verb == "free":
+                self._free(event)
+                continue
+            if event.verb == "compute":
+                self.made.add(event.value)
+                for name in event.reads:
+                    self.users.setdefault(name, set()).add(event.value)
+            yield event
+
+    def _free(self, event: Event) -> None:
+        inside = _inside(self.graph, event)
+        if not inside or not inside <= self.made:
+            raise Outside(event.path, f"{event.value} is no region whose ops have run")
+        kept = {version.tensor for version in event.operands}
+        self.lost |= {*_ended(self.graph, event),
+                      *(value for value, op in keepers(self.graph).items() if op in inside - kept),
+                      *(name for name, users in self.users.items() if "@" in name and users <= inside)}
+
+    def backward(self, run: tuple[Event, ...], slices: Mapping[str, str]) -> Iterator[Event]:
+        """The run without the ops of the forward that it runs again, once each, on what is there."""
+        beside = keepers(self.graph)
+        for event in run:
+            if _of_data(self.graph, event):
+                self.lost.discard(f"{event.value}@{event.version}")
+            if event.verb != "compute":
+                yield event
+                continue
+            op = self.graph.producer(event.tensor)
+            needed = set(event.reads)
+            if event.on_gradient:
+                called = dict(zip(op.inputs if op else (), event.reads, strict=False))  # else it is refused below
+                needed = {called.get(name, name) for b in backward(self.graph) if b.forward == event.tensor
+                          for name in b.reads}
+            if lost := self.lost & needed:
+                raise Outside(event.path, f"it needs {min(lost)}, which was freed and is not computed again before")
+            if event.on_gradient:
+                yield event
+                continue
+            _whole(event)
+            once = op is not None and event.divisor == ONE and event.tensor not in self.again
+            if not once or op is None or _reads(event, slices) != _forward(op):
+                raise Outside(event.path, f"unit {event.unit} does not run as the model has it")
+            self.again.add(event.tensor)
+            self.lost -= {event.tensor, *(value for value, of in beside.items() if of == event.tensor)}
+
+
+def _inside(graph: Graph, event: Event) -> set[str]:
+    """The results of the ops of the region that an event frees; raises Outside if it does so in part."""
+    _whole(event)
+    if event.axes or event.divisor != ONE:
+        raise Outside(event.path, "a region is freed in part only")
+    return {op.output for op in graph.of_unit(event.unit) if f"{op.region}.".startswith(f"{event.value}.")}
+
+
+def _ended(graph: Graph, event: Event) -> set[str]:
+    """The results that end where a region is freed: those that no op outside reads, and no other instance."""
+    inside = _inside(graph, event)
+    handed = {name for loop in graph.handed for name in (loop.first, loop.last)}
+    return {name for name in inside - {version.tensor for version in event.operands} - handed
+            if all(op.output in inside for op in graph.consumers(name))}
+
+
 def _taken_behind(step: Step) -> Iterator[Event]:
     """The events, those that take statistics between a unit's ops behind these."""
     waiting: list[Event] = []
-    unit, made = "", set[str]()
+    unit, made, gone = "", set[str](), set[str]()
     for event in step.events:
         if event.on_tensor and event.phase == "forward" and event.unit:
             if event.unit != unit:
                 yield from waiting
-                waiting, unit, made = [], event.unit, set()
+                waiting, unit, made, gone = [], event.unit, set(), set()
+            if event.verb == "free":
+                gone |= _ended(step.reference.graph, event)
             made.add(event.value)
             yield event
         elif unit and _of_statistic(step, event, unit):
             taken = step.reference.group(event.group).taken
             if event.verb == "compute" and taken not in made:
                 raise Outside(event.path, f"it is taken before {taken}")
+            if event.verb == "compute" and taken in gone:
+                raise Outside(event.path, f"it is taken behind {taken}")
             waiting.append(event)
         else:
             yield from waiting
@@ -195,7 +285,7 @@ def _of_data(graph: Graph, event: Event) -> bool:
     return event.verb == "slice" and graph.tensors[event.tensor].kind == "data" and not event.on_gradient
 
 
-def _reads(event: Event, slices: dict[str, str]) -> tuple[str, tuple[str, ...]]:
+def _reads(event: Event, slices: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     named = {label: name for name, label in slices.items()}
     return event.value, tuple(named.get(text, text if "@" not in text and text not in slices else f"{text}!")
                               for text in event.reads)

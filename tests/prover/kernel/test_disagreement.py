@@ -52,7 +52,8 @@ def test_what_is_rejected_without_a_known_cause_is_found() -> None:
         "dp: double init.layer.weight.broadcast[dp]: not accepted, but PROVED"]
 
 
-LATER = ("dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own")
+LATER = ("dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own",
+         "zero3*recompute_full@mlp")
 """Programs that the page has only from the table's next run on, which takes many minutes."""
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cache
+from itertools import takewhile
 
 from placealg.errors import InputError
 from placealg.models.model import Model
@@ -89,10 +91,16 @@ def _unknown(names: Sequence[str], model: Model, met: set[str]) -> str:
     first, *others = dict.fromkeys(re.sub(r"[.]([0-9]+)(?=[.]|$)", ".{}", n) for n in names)
     left = [p.name for p in model.parameters if p.name not in met]
     more = f" (nor {', '.join(repr(n) for n in others)})" if others else ""
-    close = next(iter(left), "PARAMETER")
+    close = max(left, key=lambda name: _alike(first, name), default="PARAMETER")
     rest = f"{', '.join(left)} are without a name" if left else "every parameter has a name already"
     return (f"no table knows the parameter {names[0]!r}{more}: name it, as in --name '{first}={close}'; of the model "
             f"{model.name} {rest}; --model says another model")
+
+
+def _alike(one: str, other: str) -> tuple[int, float]:
+    """How many words two names end with alike, and how alike they are."""
+    pairs = zip(reversed(one.split(".")), reversed(other.split(".")), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), SequenceMatcher(None, one, other).ratio()
 
 
 def _said(name: str, said: Mapping[str, str]) -> tuple[str | int, ...] | None:

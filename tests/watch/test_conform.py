@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -430,6 +431,11 @@ def test_names_of_frameworks() -> None:
     assert names_of(["a.7.b"], model, {"a.{}.b": "layer.attn.k.weight"})["a.7.b"].instance == 7
     with pytest.raises(InputError, match="is said to be"):
         names_of(["a"], model, {"a": "layer.q"})
+
+
+def test_a_name_that_no_table_knows_is_told_with_what_it_is_like() -> None:
+    with pytest.raises(InputError, match=re.escape("--name 'h.{}.up.weight=layer.mlp.up.weight'")):
+        names_of(read_case("dp", GPT, ()).model, ["h.0.up.weight"])
 
 
 def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:

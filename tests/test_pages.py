@@ -37,8 +37,7 @@ def replayed(block: str) -> str:
     return "\n".join(f"$ {command}\n{printed(command)}" for command in commands)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "tasks.md" else n for n in SESSIONS])
 def test_a_session_is_as_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = ROOT / "docs" / name
     text = page.read_text(encoding="utf-8")

@@ -435,7 +435,7 @@ def test_names_of_frameworks() -> None:
 
 def test_a_name_that_no_table_knows_is_told_with_what_it_is_like() -> None:
     with pytest.raises(InputError, match=re.escape("--name 'h.{}.up.weight=layer.mlp.up.weight'")):
-        names_of(read_case("dp", GPT, ()).model, ["h.0.up.weight"])
+        names_of(["h.0.up.weight"], read_case("dp", GPT, ()).model)
 
 
 def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:

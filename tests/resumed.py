@@ -6,11 +6,13 @@ import hashlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+T = TypeVar("T")
 READ = ("placealg", "proofs", "tests", "notebooks")
 """The folders on whose files an outcome may depend."""
 
@@ -38,6 +40,17 @@ def chosen(tests: Sequence[tuple[str, str]], share: int, turn: int) -> list[bool
         found.append(seen[test] % every == turn % every)
         seen[test] += 1
     return found
+
+
+def sampled(items: Iterable[T], one_in: int = 8) -> list[T]:
+    """All of them, or one in `one_in` where the slow tier runs few, which the code's state shifts.
+
+    For cases that try everything of one program in a loop, which takes many minutes.
+    """
+    every = list(items)
+    if os.environ.get("PLACEALG_MUTANTS") != "few":
+        return every
+    return every[int(state(Path(__file__).parent.parent)[:8], 16) % min(one_in, len(every))::one_in]
 
 
 class Resumed:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from resumed import chosen, state
+from resumed import chosen, sampled, state
 
 CASES = """
 import pytest
@@ -115,3 +115,11 @@ def test_every_test_has_a_case_in_each_share_and_every_case_a_turn() -> None:
     assert all(len({t for t, runs in zip(tests, one, strict=True) if runs}) == 3 for one in ran)
     assert [any(one[k] for one in ran) for k in range(len(tests))] == [True] * len(tests)
     assert chosen(tests, 1, 5) == [True] * len(tests)
+
+
+def test_of_a_loop_over_everything_few_are_tried_where_few_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLACEALG_MUTANTS", raising=False)
+    assert sampled(range(100)) == list(range(100))
+    monkeypatch.setenv("PLACEALG_MUTANTS", "few")
+    assert sampled(range(100)) in [list(range(k, 100, 8)) for k in range(8)]
+    assert len(sampled(range(3))) == 1

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from glob import escape
 from itertools import product
 from math import ceil, floor, prod
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from conftest import Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resumed import sampled
 
 from placealg.configurations import programs as programs_module
 from placealg.configurations.calibrate import calibrate
@@ -184,7 +186,8 @@ def test_brute_force_of_pipelines_finds_the_same(devices: int, per_node: int) ->
 @pytest.mark.parametrize(("devices", "per_node"), [(8, 8), pytest.param(16, 4, marks=pytest.mark.skipif(
     os.environ.get("PLACEALG_MUTANTS") == "few", reason="an hour: DRAW=all"))])
 def test_brute_force_of_the_whole_grammar_finds_the_same(devices: int, per_node: int) -> None:
-    agrees(asked(devices, WIDER, 4 * GB, per_node, 32))
+    some = replace(WIDER, only=tuple(map(escape, sampled(WIDER.expressions(), 40))))
+    agrees(asked(devices, some, 4 * GB, per_node, 32))
 
 
 def test_a_space_of_one_strategy() -> None:

@@ -61,7 +61,7 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     done: set[tuple[str, str]] = set()
     needs = needs_gradient(step.reference.graph)
     slices: dict[str, str] = {}
-    units = {u.name: _Unit(step.reference.graph) for u in step.reference.units}
+    units: dict[str, _Unit] = {}
     for (phase, unit), found in itertools.groupby(_taken_behind(step), _place):
         run = tuple(found)
         if not phase:
@@ -140,23 +140,26 @@ class _Unit:
             if event.verb != "compute":
                 yield event
                 continue
-            op = self.graph.producer(event.tensor)
-            needed = set(event.reads)
-            if event.on_gradient:
-                called = dict(zip(op.inputs if op else (), event.reads, strict=False))  # else it is refused below
-                needed = {called.get(name, name) for b in backward(self.graph) if b.forward == event.tensor
-                          for name in b.reads}
-            if lost := self.lost & needed:
+            if lost := self.lost and self.lost & self._needed(event):
                 raise Outside(event.path, f"it needs {min(lost)}, which was freed and is not computed again before")
             if event.on_gradient:
                 yield event
                 continue
             _whole(event)
+            op = self.graph.producer(event.tensor)
             once = op is not None and event.divisor == ONE and event.tensor not in self.again
             if not once or op is None or _reads(event, slices) != _forward(op):
                 raise Outside(event.path, f"unit {event.unit} does not run as the model has it")
             self.again.add(event.tensor)
             self.lost -= {event.tensor, *(value for value, of in beside.items() if of == event.tensor)}
+
+    def _needed(self, event: Event) -> set[str]:
+        """What an op reads; the backward of one its operands, where it needs them, and what the op kept."""
+        op = self.graph.producer(event.tensor)
+        if not event.on_gradient or op is None:
+            return set(event.reads)
+        called = dict(zip(op.inputs, event.reads, strict=False))  # one that reads something else is refused later
+        return {called.get(name, name) for b in backward(self.graph) if b.forward == event.tensor for name in b.reads}
 
 
 def _inside(graph: Graph, event: Event) -> set[str]:

@@ -53,4 +53,7 @@ def _reader(chosen: Namespace, meshes: tuple[Sizes, Sizes] | None) -> int | None
     """The rank of the new mesh whose reads are told."""
     if chosen.reader is None:
         return None
-    return reading(chosen.reader, meshes)[0]
+    try:
+        return reading(chosen.reader, meshes)[0]
+    except InputError as error:
+        raise error.at("--reader") from None

@@ -62,10 +62,10 @@ class Resumed:
 def reading(reader: int | str, meshes: tuple[Sizes, Sizes] | None) -> tuple[int, tuple[Sizes, Sizes]]:
     """A rank of the new mesh, and both meshes; an InputError where there is no such rank, or a size is missing."""
     if meshes is None:
-        raise InputError("what a rank reads needs all sizes of both meshes and of the model: --set", where="--reader")
+        raise InputError("what a rank reads needs all sizes of both meshes and of the model")
     word, ranks = str(reader), meshes[1].ranks
     if not (word.isascii() and word.isdecimal()) or int(word) >= ranks:
-        raise InputError(f"'{reader}' is no rank of the new mesh, which has 0 to {ranks - 1}", where="--reader")
+        raise InputError(f"'{reader}' is no rank of the new mesh, which has 0 to {ranks - 1}")
     return int(word), meshes
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import hand_written as hand
+import local_faults as local
 import quiet_faults as quiet
 import state_faults as kept
 import torch
@@ -652,6 +653,7 @@ RIGHT: Mapping[str, SetUp] = {
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
     **{name: right(kind, DP, "dp", clip="hook" not in name) for name, kind in quiet.RIGHT.items()},
     **{name: right(kind, DP, strategy) for name, (kind, strategy) in kept.RIGHT.items()},
+    **{name: right(kind, DP, "dp") for name, kind in local.RIGHT.items()},
 }
 
 QUIET_PROOFS = {"by hand: gradients doubled in a hook": "REFUTED", "by hand: mean over unequal counts": "REFUTED"}
@@ -736,7 +738,7 @@ WRONG: Mapping[str, SetUp] = {
        for name, (kind, strategy, differs) in quiet.WRONG.items()},
     **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, "",
                    verdict="DIFFERS" if differs else "UNSEEN", m=1 if strategy == "tp_sp_keep" else 2)
-       for name, (kind, strategy, differs) in kept.WRONG.items()},
+       for name, (kind, strategy, differs) in (*kept.WRONG.items(), *local.WRONG.items())},
 }
 
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.collectives import IN_PLACE, SILENT, Call, call_of, source_of, work_of
+from placealg.watch.recorder.hooks import Hooks
 from placealg.watch.recorder.ids import Ids
 from placealg.watch.recorder.nodes import Node, parents_of, shares_of
 from placealg.watch.recorder.ops import (
@@ -43,6 +44,7 @@ class Recorder(TorchDispatchMode):
         self.nodes: list[Node] = [Node("zero", "zero"), Node("torn", "bytes of several origins")]
         self.messages: list[Message] = []
         self.shadows = Shadows(self._stranger)
+        self.hooks = Hooks(self.shadows)
         self.modules: list[str] = []
         self.module_of: dict[int, str] = {}
         self.tasks: dict[int, int] = {}
@@ -121,9 +123,17 @@ class Recorder(TorchDispatchMode):
                     self.early.setdefault(held[0], f"{func._schema.name} on weights before the update")
         if all(t.device.type != "meta" for t in written):
             self._follow(func, args, kwargs, made, inputs, written, before)
+            self._between(func._schema.name, args, inputs, written)
             for tensor in written:
                 self.shadows.keep_sum(tensor)
         return made
+
+    def _between(self, name: str, args: Any, inputs: list[Tensor], written: list[Tensor]) -> None:
+        """Tell what a hook or a function of the script makes of gradients."""
+        if self.task == -1:
+            self.hooks.forward(name)
+        elif (told := self.hooks.backward(name, args, inputs, written))[0]:
+            self.unknown.setdefault(*told)
 
     def _tag(self) -> None:
         """Remember which module an op of the graph was made in."""
@@ -360,6 +370,8 @@ class Recorder(TorchDispatchMode):
                 node.start, node.chunk, node.sources = source_of(call, self.rank, k, given, reads, writes)
                 self.shadows.made_by(self.add(node), out)
                 self.shadows.written_by_peers(out, pending)
+            if self.task != -1:
+                self.hooks.passed_on(reads, writes)
 
     def _moved(self, regions: dict[int, Region], ins: list[Tensor]) -> tuple[str, ...]:
         """The parameters whose weights, as they stand or updated, are what is sent."""

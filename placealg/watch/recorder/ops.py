@@ -124,8 +124,14 @@ def user_line() -> str:
         if file.endswith("typing_extensions.py"):  # it wraps what torch calls deprecated
             frame = frame.f_back
             continue
-        if (not file.startswith((TORCH_FOLDER, OWN_FOLDER, "<")) and not file.startswith(LIBRARY)) or (
-                "site-packages" in file and not file.startswith((TORCH_FOLDER, OWN_FOLDER))):
+        if of_script(file):
             return f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def of_script(file: str) -> bool:
+    """Whether a file is neither torch's, nor the recorder's, nor the standard library's."""
+    if file.startswith((TORCH_FOLDER, OWN_FOLDER)):
+        return False
+    return "site-packages" in file or not file.startswith((LIBRARY, "<"))

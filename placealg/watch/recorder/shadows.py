@@ -28,12 +28,14 @@ Region = tuple[Tensor, Tensor]
 class Shadow:
     """The origins and factors of a storage, an entry per element of `item` bytes."""
 
-    __slots__ = ("origin", "factor", "item", "ref", "sum", "pending")
+    __slots__ = ("origin", "factor", "item", "ref", "sum", "pending", "changed")
 
     def __init__(self, origin: Tensor, factor: Tensor, item: int, ref: StorageWeakRef):
         self.origin, self.factor, self.item, self.ref = origin, factor, item, ref
         self.sum: int | None = None
         self.pending = False
+        self.changed = "", ""
+        """What a hook or a function of the script has made of a gradient in it, and the line."""
 
 
 class Shadows:

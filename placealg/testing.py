@@ -67,10 +67,11 @@ def assert_trains_as(strategy: str | PathLike[str] | None, step: Callable[[], ob
                      config: Model | str | None = None, names: Mapping[str, str] | None = None,
                      reference: tuple[Any, Callable[[Any, Any], Any]] | None = None, batch: Any = None,
                      clip: float = 0.0) -> Conformance:
-    """Run one training step of PyTorch under the recorder, and raise AssertionError unless it is a proved strategy's.
+    """Run a training step of PyTorch under the recorder, and raise AssertionError unless it is a proved strategy's.
 
-    `step` runs forward, backward and the optimizer's step, with the gradients of earlier steps cleared; `model` is what
-    it trains, `mesh` a DeviceMesh whose dims have the names of the strategy's axes (see `pa.observe`). `config` is a
+    `step` runs forward, backward and the optimizer's step, with the gradients of earlier steps cleared. It is called
+    twice, and recorded the second time: what a step keeps or loses of the one before is seen there. `model` is what it
+    trains, `mesh` a DeviceMesh whose dims have the names of the strategy's axes (see `pa.observe`). `config` is a
     shipped name, the path of a config.json or a Model; None takes what the strategy's file or the default says. `names`
     tells parameters that no table knows. Where `strategy` is None, the one is taken that the placements and the
     gradients' ways tell, and `.rests` of what is returned says on what that rests.

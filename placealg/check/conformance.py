@@ -28,6 +28,7 @@ from placealg.watch.differences import Difference
 from placealg.watch.propose import Proposal, proposals
 from placealg.watch.seen import CLIPPED, Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
+from placealg.watch.weights import CLOSE
 
 _Reading = tuple[Comparison, tuple[str, ...], Strategy]
 """A comparison, what was read off the run in words, and the strategy with it."""
@@ -164,7 +165,8 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
     tables: dict[str, Any] = {"optimizer": {}}
     words: list[str] = []
     clipped = any(h.verb == "scale" for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops)
-    weights = [abs(w.mean) for r in seen.ranks for p in r.probes if p.name == CLIPPED for w in p.weights if w.cells]
+    weights = [abs(w.mean) for r in seen.ranks for p in r.probes if p.name == CLIPPED for w in p.weights
+               if w.cells and w.rest < CLOSE]
     clipped = clipped or (bool(weights) and median(weights) < 0.5)
     if "clip" not in said and not clipped:
         tables["optimizer"]["clip"] = "none"

@@ -13,6 +13,7 @@ from placealg.step.program import Step
 from placealg.watch.differences import Difference, Tally
 from placealg.watch.expected import Route
 from placealg.watch.names import Named
+from placealg.watch.new_values import listed
 from placealg.watch.rest import split_over
 from placealg.watch.seen import Chain, Hop, RankSeen, Seen
 
@@ -38,6 +39,26 @@ def counts(step: Step, seen: Seen) -> Iterator[Difference]:
                              f"{told[0][0]:g}: tokens count unequally; the program's proof assumes equal counts", "",
                              (), (), None, (), {"loss": {"assume": []}})
             return
+
+
+def afterwards(seen: Seen) -> Iterator[Difference]:
+    """Numbers that multiply what was reduced, which are others on other ranks: what these gave counts otherwise."""
+    first: dict[str, tuple[int, list[_Numbers]]] = {}
+    for rank in seen.ranks:
+        for chain in rank.chains:
+            mine = sorted({(t.microbatch, h.axes, float(f"{h.factor:.6g}")) for t in chain.terms for h in t.hops
+                           if h.verb != "scale"})
+            one, told = first.setdefault(chain.parameter, (rank.rank, mine))
+            if mine != told and [n[:2] for n in mine] == [n[:2] for n in told]:
+                here, there = next((a, b) for a, b in zip(mine, told, strict=True) if a != b)
+                says = (f"{chain.parameter}: what is reduced over {listed(here[1])} is multiplied by {here[2]:g} "
+                        f"afterwards on rank {rank.rank}, and by {there[2]:g} on rank {one}")
+                yield Difference("scale", "", says, "", (), (chain.parameter,))
+                return
+
+
+_Numbers = tuple[int, tuple[str, ...], float]
+"""(microbatch, axes of a reduction, the number that multiplies behind it)."""
 
 
 def inputs(step: Step, seen: Seen, tally: Tally) -> Iterator[Difference]:

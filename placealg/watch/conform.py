@@ -10,7 +10,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.models.model import Model
 from placealg.step.program import Step
-from placealg.watch.alike import copies, counts, ends, inputs, norms, settings
+from placealg.watch.alike import afterwards, copies, counts, ends, inputs, norms, settings
 from placealg.watch.differences import Difference, Tally, Unseen, merged
 from placealg.watch.expected import Route, routes_of
 from placealg.watch.given import gifts, layouts
@@ -113,7 +113,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     raw += [(-1, d) for d in wires.at_rest()]
     raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
     raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
-    every = (counts(step, seen), inputs(step, seen, tally), settings(seen, names, group_of, tally))
+    every = (counts(step, seen), afterwards(seen), inputs(step, seen, tally), settings(seen, names, group_of, tally))
     raw += [(-1, d) for told in every for d in told]
     if not any(d.kind in ("clip", "norm", "order") for _, d in raw):
         raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]

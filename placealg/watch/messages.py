@@ -26,6 +26,7 @@ def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, N
     passed = {h.message for c in rank.chains for t in (*c.terms, *c.given) for h in t.hops if h.verb != "scale"}
     passed |= {k for c in rank.chains for t in (*c.terms, *c.given) for h in t.hops for k in h.through}
     passed |= {h.message for c in rank.chains for h in c.new}
+    passed |= {k for c in rank.chains for t in (*c.terms, *c.given) for k in t.through}
     counted = {e.axes for e in step.events if e.value == "count" and e.verb == "all_reduce"}
     passed |= {k for s in rank.seeds for h in s.hops for k in h.through if rank.messages[k].axes in counted}
     weights = {m.index for m in rank.messages if m.verb == "all_gather" and m.carries and m.index not in passed}
@@ -144,13 +145,39 @@ def _activations(step: Step, seen: Seen, rank: RankSeen, rest: list[Message], na
             yield from turns(seen, rank, hops, round_it, where, tally)
     told = 0
     for key in [*want, *(k for k in got if k not in want)]:
-        here, there = got.get(key, []), want.get(key, [])
+        there = want.get(key, [])
+        here = _arranged(got.get(key, []), there)
         good, differences = _unit(key, here, there, wires)
         tally.messages += good
         for difference in differences:
             told += 1
             if told <= 40:
                 yield difference
+
+
+def _arranged(got: list[Message], want: list[Expected]) -> list[Message]:
+    """Messages in the order of the program's, where those that a forward sends again may stand otherwise to the rest.
+
+    Each of both stays in its own order: backward runs a forward again when it first needs what that makes, which may
+    be after a gradient has been sent.
+    """
+    again, rest = [m for m in got if m.again], [m for m in got if not m.again]
+    todo: list[tuple[int, int, int, tuple[Message, ...]]] = [(0, 0, 0, ())] if again and rest else []
+    seen: set[tuple[int, int, int]] = set()
+    while todo:
+        i, j, k, taken = todo.pop()
+        if i == len(again) and j == len(rest) and all(e.optional for e in want[k:]):
+            return list(taken)
+        if k == len(want) or (i, j, k) in seen:
+            continue
+        seen.add((i, j, k))
+        if want[k].optional:
+            todo.append((i, j, k + 1, taken))
+        for row, at, after in ((rest, j, (i, j + 1)), (again, i, (i + 1, j))):
+            if at < len(row) and (row[at].verb, row[at].axes) == (want[k].verb, want[k].axes) and not (
+                    row[at].again and want[k].event.on_gradient):
+                todo.append((*after, k + 1, (*taken, row[at])))
+    return got
 
 
 def _unit(key: tuple[str, int, str, int], got: list[Message], want: list[Expected],

@@ -41,8 +41,9 @@ class Message:
     `phase` is forward, backward, update, or between (outside modules, backward and optimizer). `axes` are the axes of
     the mesh that its group spans, or "ranks ..." where they span none. `microbatch` counts backwards from 0. `module`
     is the module whose op it serves, `carries` the parameters of which it moves weights, `line` the user's frame. One
-    that is not `live` reaches no parameter and no gradient: a number that is printed, say. Of one that sums gradients
-    `layout` is (parameter, a digest of which element of it stands where).
+    that is not `live` reaches no parameter and no gradient: a number that is printed, say. One that is sent `again` is
+    of a forward that runs again in backward. Of one that sums gradients `layout` is (parameter, a digest of which
+    element of it stands where).
     """
 
     index: int
@@ -58,6 +59,7 @@ class Message:
     line: str = ""
     root: int = -1
     live: bool = True
+    again: bool = False
     layout: tuple[tuple[str, str], ...] = ()
 
 
@@ -65,10 +67,11 @@ class Message:
 class Hop:
     """One thing that happens to a contribution on its way: a collective, or a factor that is a tensor.
 
-    `verb` is a collective's, with its `message`, or "scale": a 0-dim tensor multiplies it, whose value is `factor`. Of
-    a scale, `norm` are the parameters whose gradients the tensor depends on, each with the axes over which what was
-    made of it had been reduced, and `share` how often its square counts on this rank; `counts` are the axes over which
-    other things that it depends on were reduced; `through` the messages among which these are.
+    `verb` is a collective's, with its `message`, and `factor` the number that multiplies behind it; or it is "scale": a
+    0-dim tensor multiplies, whose value is `factor`. Of a scale, `norm` are the parameters whose gradients the tensor
+    depends on, each with the axes over which what was made of it had been reduced, and `share` how often its square
+    counts on this rank; `counts` are the axes over which other things that it depends on were reduced; `through` the
+    messages among which these are.
     """
 
     verb: str
@@ -88,7 +91,8 @@ class Term:
     """One summand of what a parameter's elements are: where it comes from, what happened to it since, in order.
 
     `begin` is backward, earlier or unseen, `what` the op, by name; `factor` the product of the numbers by which it was
-    multiplied. `count` of the tensor's elements have it, each as often as another.
+    multiplied. `count` of the tensor's elements have it, each as often as another. `through` are the messages behind
+    which something is unseen.
     """
 
     begin: str
@@ -99,6 +103,7 @@ class Term:
     count: int
     module: str = ""
     line: str = ""
+    through: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,8 @@ class RankSeen:
     `seconds` are the processor's, from the step's beginning until all of it was read. `totals` are, of every tensor of
     one number by which gradients were multiplied, the numbers that it was made of. `inputs` are digests of the whole
     numbers, such as ids of tokens, that the step read, in order: MICROBATCH:DIGEST, or MICROBATCH:moved:DIGEST and the
-    like. `random` are the ops of modules that draw random numbers.
+    like. `random` are the ops of modules that draw random numbers. `uncleared` says that the step left gradients, and
+    had found none: whether the next one clears them was not seen.
     """
 
     rank: int
@@ -209,6 +215,7 @@ class RankSeen:
     totals: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
+    uncleared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +310,8 @@ def _hops(said: Any) -> tuple[Hop, ...]:
 
 
 def _chain(said: Mapping[str, Any]) -> Chain:
-    terms, given, kept = (tuple(Term(**{**t, "hops": _hops(t["hops"])}) for t in said.get(k, ()))
-                          for k in ("terms", "given", "kept"))
+    terms, given, kept = (tuple(Term(**{**t, "hops": _hops(t["hops"]), "through": tuple(t.get("through", ()))})
+                                for t in said.get(k, ())) for k in ("terms", "given", "kept"))
     return Chain(**{**said, "shape": tuple(said["shape"]), "shard": tuple(said["shard"]), "terms": terms,
                     "given": given, "kept": kept, "new": _hops(said.get("new", ())),
                     "tied": tuple(said.get("tied", ()))})

@@ -1,15 +1,17 @@
-"""What a script does to gradients of activations: hooks and functions of its own, right ones and wrong ones."""
+"""What a script does inside a backward: hooks and functions of its own, checkpoints, numbers that come and go."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from hand_written import Hand, Megatron
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from placealg.measure.systems import Fsdp, System, TpSp
+from placealg.measure.systems import Ddp, Fsdp, System, TpSp
 
 
 class Same(torch.autograd.Function):
@@ -154,10 +156,132 @@ class MegatronInFunction(Megatron):
         return super().expand(own, Halved.apply(x))
 
 
-RIGHT: Mapping[str, type[System]] = {
-    "by hand: hooks that look on": Looks, "by hand: functions of its own": Functions,
+class Recomputed(System):
+    """Layers are computed again in backward."""
+
+    reentrant = False
+
+    def apply(self) -> None:
+        for layer in self.model.layers.values():
+            layer.forward = partial(checkpoint, layer.forward, use_reentrant=self.reentrant)
+        super().apply()
+
+
+class DdpReentrant(Recomputed, Ddp):
+    """Each layer's backward runs inside that of the whole."""
+
+    reentrant = True
+
+
+class FsdpRecomputed(Recomputed, Fsdp):
+    pass
+
+
+class TpSpRecomputed(Recomputed, TpSp):
+    """The forward stops where backward has all it needs."""
+
+
+class TpSpReentrant(Recomputed, TpSp):
+    """The whole forward runs again."""
+
+    reentrant = True
+
+
+class Autocast(System):
+    """Products are computed in 2 bytes, of weights that rest in 4."""
+
+    def loss(self, x: Tensor, positions: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().loss(x, positions, y)
+
+
+class Scaler(System):
+    """The loss is multiplied by a power of two, gradients are divided by it before they are clipped."""
+
+    def make_optimizer(self, optimizers: Any) -> Any:
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0 * self.apart())
+        return super().make_optimizer(optimizers)
+
+    def apart(self) -> int:
+        """By what the number differs on this rank."""
+        return 1
+
+    def microbatch(self, sent: Any, batch: Any, last: bool) -> None:
+        (x, y), positions = self.part(batch), self.positions()
+        with self.last(last):
+            self.scaler.scale(self.loss(x, positions, y) / (y.numel() * self.trial.m)).backward()
+
+    def step(self, sent: Any, batches: Any) -> None:
+        self.optimizer.zero_grad()
+        for k, batch in enumerate(batches):
+            self.microbatch(sent, batch, k == len(batches) - 1)
+        self.reduce()
+        if self.trial.clip:
+            self.scaler.unscale_(self.optimizer)
+            self.clip()
+        self.update()
+
+    def update(self) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class DdpScaler(Autocast, Scaler, Ddp):
+    pass
+
+
+class FsdpScaler(Scaler, Fsdp):
+    pass
+
+
+class FusedScaler(Scaler, Ddp):
+    """The fused optimizer divides."""
+
+    def make_optimizer(self, optimizers: Any) -> Any:
+        super().make_optimizer(optimizers)
+        return torch.optim.AdamW(self.model.parameters(), 0.1, fused=True)
+
+
+class OtherScales(FsdpScaler):
+    """Each rank has a number of its own, and divides the sum by it."""
+
+    def apart(self) -> int:
+        return 1 + self.at("dp")
+
+
+class NotUnscaled(DdpScaler):
+    """Nobody divides."""
+
+    def update(self) -> None:
+        self.optimizer.step()
+
+
+class HalvedAfterwards(Fsdp):
+    """One rank doubles its loss, and halves what all have given."""
+
+    def step(self, sent: Any, batches: Any) -> None:
+        self.optimizer.zero_grad()
+        for k, batch in enumerate(batches):
+            self.microbatch(sent, batch, k == len(batches) - 1)
+        if self.at("dp") == 0:
+            for p in self.model.parameters():
+                p.grad.div_(2)
+        self.optimizer.step()
+
+    def loss(self, x: Tensor, positions: Tensor, y: Tensor) -> Tensor:
+        return super().loss(x, positions, y) * (1 if self.at("dp") else 2)
+
+
+RIGHT: Mapping[str, tuple[type[System], str, bool]] = {
+    "by hand: hooks that look on": (Looks, "dp", False), "by hand: functions of its own": (Functions, "dp", False),
+    "ddp: recomputed, reentrant": (DdpReentrant, "dp*recompute_full", False),
+    "fsdp2: recomputed": (FsdpRecomputed, "zero3*recompute_full", False),
+    "tp + sp: recomputed": (TpSpRecomputed, "tests/watch/tp_sp_again.toml", False),
+    "tp + sp: recomputed, reentrant": (TpSpReentrant, "tp_sp_keep*recompute_full", False),
+    "ddp: autocast and a scaled loss": (DdpScaler, "dp", True), "fsdp2: a scaled loss": (FsdpScaler, "zero3", False),
+    "ddp: a scaled loss, fused": (FusedScaler, "dp", False),
 }
-"""Right set-ups, as dp."""
+"""Right set-ups, their strategies, and whether they clip."""
 
 WRONG: Mapping[str, tuple[type[System], str, str]] = {
     "by hand: an activation's gradient doubled in a hook": (InHook, "dp", ""),
@@ -169,5 +293,8 @@ WRONG: Mapping[str, tuple[type[System], str, str]] = {
     "fsdp2: an activation's gradient doubled in a hook": (FsdpInHook, "zero3", ""),
     "tp + sp: an activation's gradient doubled in a hook": (TpSpInHook, "tp_sp_keep", ""),
     "megatron: an activation's gradient halved in a function": (MegatronInFunction, "dp*tp_sp", ""),
+    "fsdp2: another scale on each rank": (OtherScales, "zero3", "scale"),
+    "fsdp2: doubled by one rank, halved afterwards": (HalvedAfterwards, "zero3", "scale"),
+    "ddp: a scaled loss, not divided": (NotUnscaled, "dp", ""),
 }
 """What is wrong -> the class that does it, the strategy, and the kind of difference; without a kind it is UNSEEN."""

@@ -653,7 +653,8 @@ RIGHT: Mapping[str, SetUp] = {
     "megatron": right(hand.Megatron, BOTH, "dp*tp_sp", clip=True),
     **{name: right(kind, DP, "dp", clip="hook" not in name) for name, kind in quiet.RIGHT.items()},
     **{name: right(kind, DP, strategy) for name, (kind, strategy) in kept.RIGHT.items()},
-    **{name: right(kind, DP, "dp") for name, kind in local.RIGHT.items()},
+    **{name: right(kind, TP if "tp" in strategy else DP, strategy, clip=clip)
+       for name, (kind, strategy, clip) in local.RIGHT.items()},
 }
 
 QUIET_PROOFS = {"by hand: gradients doubled in a hook": "REFUTED", "by hand: mean over unequal counts": "REFUTED"}

@@ -144,7 +144,7 @@ class ScaledInside(Adam):
 
     def make_optimizer(self, optimizers: Any) -> Any:
         made: Any = torch.optim.AdamW(self.model.parameters(), RATE, fused=True)
-        made.grad_scale, made.found_inf = torch.tensor(2.0), torch.tensor(0.0)
+        made.grad_scale, made.found_inf = (torch.tensor(k, dtype=torch.float32) for k in (2.0, 0.0))
         return made
 
 
@@ -259,7 +259,7 @@ WRONG: Mapping[str, tuple[type[System], str, str]] = {
     "by hand: momentum lost": (MomentumLost, "dp", ""),
     "fsdp2: moments of one rank zeroed": (FsdpZeroed, "zero3", ""),
     "zero1: moments zeroed": (ZeroZeroed, "proofs/torch/zero1.toml", ""),
-    "by hand: scaled inside a fused optimizer": (ScaledInside, "dp", ""),
+    "by hand: scaled inside a fused optimizer": (ScaledInside, "dp", "scale"),
     "by hand: updated by others": (UpdatedByOthers, "dp", ""),
     "by hand: updated along the gradient": (UpdatedAlong, "dp", ""),
     "by hand: another term of the loss": (Besides, "dp", ""),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,48 @@ def test_a_verdict_is_no_truth_value() -> None:
     assert told.hypotheses == ("same_code", "same_path", "local_ops", "dispatched", "kept_state")
 
 
+def test_numbers_that_cancel_on_each_rank_alone_are_told() -> None:
+    """What peers give is multiplied by what a rank multiplies the sum by, and not by what it multiplied its own by."""
+    case, seen = read_case("dp", GPT, ()), seen_in("by_hand")
+    assert judge(case.strategy, case.model, seen).verdict == CONFORMS
+
+    def halved(chain: Chain) -> Chain:
+        return replace(chain, terms=tuple(replace(t, hops=tuple(replace(h, factor=h.factor / 2) if h.verb != "scale"
+                                                                else h for h in t.hops)) for t in chain.terms))
+
+    other = replace(seen.ranks[1], chains=tuple(map(halved, seen.ranks[1].chains)))
+    told = judge(case.strategy, case.model, replace(seen, ranks=(seen.ranks[0], other)))
+    assert told.verdict == DIFFERS
+    assert [d.kind for d in told.comparison.differences] == ["scale"]
+    assert "is multiplied by 0.25 afterwards on rank 1, and by 0.5 on rank 0" in told.comparison.differences[0].says
+
+
+def test_what_is_sent_again_may_stand_before_or_behind_gradients() -> None:
+    """Each in its own order; a message of no forward that runs again is none of these."""
+    case, seen = read_case("tests/watch/tp_sp_again.toml", GPT, ()), seen_in("tp_sp_again")
+
+    def verdict(messages: Iterable[Message]) -> str:
+        ranks = tuple(replace(r, messages=tuple(messages) if r is seen.ranks[0] else r.messages) for r in seen.ranks)
+        return judge(case.strategy, case.model, replace(seen, ranks=ranks)).verdict
+
+    rows = list(seen.ranks[0].messages)
+    assert any(m.again for m in rows) and verdict(rows) == CONFORMS
+    assert verdict(replace(m, again=False) for m in rows) == DIFFERS
+    for k in [k for k, m in enumerate(rows) if m.again][:4]:
+        assert verdict(rows[:k] + rows[k + 1:]) == DIFFERS
+    gradients = [k for k, m in enumerate(rows) if m.phase == "backward" and not m.again]
+    one, two = next((a, b) for a, b in pairwise(gradients) if rows[a].verb != rows[b].verb
+                    and rows[a].module[:8] == rows[b].module[:8] == "layers.1")
+    rows[one], rows[two] = rows[two], rows[one]
+    assert verdict(rows) == DIFFERS
+
+
+def test_a_step_that_leaves_gradients_and_found_none_says_so() -> None:
+    case, seen = read_case("dp", GPT, ()), seen_in("by_hand")
+    first = replace(seen, ranks=(replace(seen.ranks[0], uncleared=True), *seen.ranks[1:]))
+    assert "cleared" in judge(case.strategy, case.model, Seen.read(first.text())).hypotheses
+
+
 def test_a_refuted_program_is_not_good_though_the_run_conforms(placealg: Run) -> None:
     got = placealg("conform", str(FOLDER / "norm_apart.json"), "proofs/refuted/none.toml")
     assert got.code == 2
@@ -447,7 +490,7 @@ def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:
     listed = [name.strip() for _, steps, _ in rows for name in steps.split(";")]
     wrong = [n for n in (*set_ups("WRONG"), *set_ups("INSIDE")) if n not in (
         "by hand: loss in a kernel", "by hand: clipped by a number")]
-    assert len(rows) == 61 and len(set(listed)) == len(listed)
+    assert len(rows) == 63 and len(set(listed)) == len(listed)
     assert not set(wrong) - set(listed)
     own = [n for n in listed if n in wrong]
     assert len(own) == len(wrong) and len({n.partition(":")[0] for n in own}) >= 8

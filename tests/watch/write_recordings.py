@@ -13,7 +13,7 @@ from set_ups import INSIDE, RIGHT, WRONG, named, timed
 from placealg.measure import ranks
 
 CHOSEN = {"by_hand": "by hand", "fsdp2": "fsdp2 clipped", "tp_sp": "tp + sp", "norm_apart": "tp + sp: norm not reduced",
-          "zero1": "zero1", "flat": "flat copies", "fsdp2_mixed": "fsdp2 mixed",
+          "zero1": "zero1", "flat": "flat copies", "fsdp2_mixed": "fsdp2 mixed", "tp_sp_again": "tp + sp: recomputed",
           "tied": "1f1b, tied", "tied_layers": "fsdp2 layers, tied: gathered again",
           "weighed_apart": "*tp + sp: norm not reduced",
           "weighed_clipped": "*fsdp2 clipped", "weighed_kernel": "*by hand: kernel divides by 2 as well"}

@@ -28,10 +28,12 @@ PASSED = ("sum", "scaled", "read", "message")
 
 
 def walk(recorder: Recorder, region: Region, through: Sequence[str] = PASSED,
-         scaled: dict[tuple[Step, ...], list[torch.Tensor]] | None = None) -> Iterator[Begun]:
+         scaled: dict[tuple[Step, ...], list[torch.Tensor]] | None = None,
+         since: dict[tuple[Step, ...], set[float]] | None = None) -> Iterator[Begun]:
     """Where the elements of a region come from, through nodes of the kinds that are named; zeros come from nowhere.
 
-    What a peer gave to a message ends at the message. `scaled` keeps the places in every product that was passed.
+    What a peer gave to a message ends at the message. `scaled` keeps the places in every product that was passed,
+    `since` by which numbers what a message gave was multiplied behind it.
     """
     origin, factor = (t.contiguous().flatten() for t in region)
     todo: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[Step, ...]]] = [
@@ -51,6 +53,8 @@ def walk(recorder: Recorder, region: Region, through: Sequence[str] = PASSED,
                 yield number, where, counted, at, steps
             elif node.kind == "message":
                 after, source, own = (*steps, ("message", node.message)), node.sources[0], torch.ones_like(where) > 0
+                if since is not None:
+                    since.setdefault(after, set()).update(_values(counted))
                 if node.chunk:
                     inner = where - node.start
                     own = (inner >= 0) & (inner < node.chunk)
@@ -73,7 +77,8 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
     size = region[0].numel()
     counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor] = {}
     scaled: dict[tuple[Step, ...], list[torch.Tensor]] = {}
-    for number, _, times, places, steps in walk(recorder, region, scaled=scaled):
+    since: dict[tuple[Step, ...], set[float]] = {}
+    for number, _, times, places, steps in walk(recorder, region, scaled=scaled, since=since):
         _count(counts, (number, steps), places, times, size)
     alike: dict[tuple[Any, ...], torch.Tensor] = {}
     first: dict[tuple[Any, ...], tuple[int, tuple[Step, ...]]] = {}
@@ -90,20 +95,30 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
         often = int(each.max())
         if held != size or int(each.min()) != often:
             wrong = wrong or f"{held} of {size} elements come from {node.name}"
-        hops = tuple(_hop(recorder, step, scaled.get(steps[:k + 1], [])) for k, step in reversed(
-            list(enumerate(steps))))
-        terms += [Term(*begin_of(node), node.task, key[-2], hops, held, node.module)] * often
+        if any(len(since.get(steps[:k + 1], ())) > 1 for k in range(len(steps))):
+            wrong = wrong or "numbers by which parts of it are multiplied after a reduction"
+        hops = tuple(_hop(recorder, step, scaled.get(steps[:k + 1], []), min(since.get(steps[:k + 1], {1.0})))
+                     for k, step in reversed(list(enumerate(steps))))
+        begin, what = begin_of(node)
+        below = tuple(sorted(_messages_below(recorder, number))) if begin == UNSEEN else ()
+        terms += [Term(begin, what, node.task, key[-2], hops, held, node.module, through=below)] * often
     order = sorted(terms, key=lambda t: (t.begin, t.microbatch, t.what, t.factor))
     return tuple(order), wrong
 
 
 def _count(counts: dict[tuple[int, float, tuple[Step, ...]], torch.Tensor], key: tuple[int, tuple[Step, ...]],
            places: torch.Tensor, times: torch.Tensor, size: int) -> None:
-    every = {float(t) for t in torch.aminmax(times)} if times.numel() else set()
-    for value in {float(f"{v:.9g}") for v in (every if len(every) < 2 else torch.unique(times).tolist())}:
+    every = _values(times)
+    for value in every:
         at = places if len(every) < 2 else places[(times - value).abs() <= 1e-8 * abs(value)]
         into = counts.setdefault((key[0], value, key[1]), torch.zeros(size, dtype=torch.int64))
         into.index_add_(0, at, torch.ones(at.numel(), dtype=torch.int64))
+
+
+def _values(times: torch.Tensor) -> set[float]:
+    """The different numbers in a tensor, in nine digits."""
+    ends = {float(t) for t in torch.aminmax(times)} if times.numel() else set()
+    return {float(f"{v:.9g}") for v in (ends if len(ends) < 2 else torch.unique(times).tolist())}
 
 
 def begin_of(node: Node) -> tuple[str, str]:
@@ -115,12 +130,25 @@ def begin_of(node: Node) -> tuple[str, str]:
     return UNSEEN, node.name
 
 
-def _hop(recorder: Recorder, step: Step, where: Sequence[torch.Tensor]) -> Hop:
-    """A collective, or a product with a tensor of which the elements at some places are meant."""
+def _messages_below(recorder: Recorder, number: int) -> set[int]:
+    """The messages through which what an op reads has come since ops of backward made it."""
+    found, seen, todo = set(), set(), [number]
+    while todo:
+        node = recorder.nodes[here := todo.pop()]
+        if here in seen or (node.kind == "compute" and node.task >= 0):
+            continue
+        seen.add(here)
+        found |= {node.message} if node.kind == "message" else set()
+        todo += [parent for parent, _, _ in node.parents]
+    return found
+
+
+def _hop(recorder: Recorder, step: Step, where: Sequence[torch.Tensor], since: float) -> Hop:
+    """A collective, behind which numbers multiply, or a product with a tensor, of the elements at some places."""
     kind, number = step
     if kind == "message":
         message = recorder.messages[number]
-        return Hop(message.verb, message.axes, message.op, number, line=message.line)
+        return Hop(message.verb, message.axes, message.op, number, factor=since, line=message.line)
     node = recorder.nodes[number]
     meant = node.sources[0][0].flatten()[torch.cat(list(where))]
     sources = {(n, int((of := meant[(meant >> PLACES) == n].bitwise_and(_MASK)).min()), int(of.max()))

@@ -30,6 +30,8 @@ class Hooks:
 
     def __init__(self, shadows: Shadows):
         self.shadows = shadows
+        self.outer = -1
+        """Torch's number of the backward inside which another one runs, as reentrant checkpoints do; -1 if none."""
         self.running: list[type] = []
         """The functions whose forward runs, the innermost last."""
         self.computing: set[type] = set()
@@ -37,9 +39,17 @@ class Hooks:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Hear which function's forward runs."""
+        """Hear which function's forward runs, and which backward begins inside another."""
         function: Any = torch.autograd.Function
-        apply = function.__dict__["apply"]
+        apply, backward = function.__dict__["apply"], torch.autograd.backward
+
+        def begun(*args: Any, **kwargs: Any) -> Any:
+            before = self.outer
+            self.outer = before if before != -1 else torch._C._current_graph_task_id()
+            try:
+                return backward(*args, **kwargs)
+            finally:
+                self.outer = before
 
         def heard(cls: type, *args: Any, **kwargs: Any) -> Any:
             self.running.append(cls)
@@ -48,11 +58,11 @@ class Hooks:
             finally:
                 self.running.pop()
 
-        function.apply = classmethod(heard)
+        function.apply, torch.autograd.backward = classmethod(heard), begun
         try:
             yield
         finally:
-            function.apply = apply
+            function.apply, torch.autograd.backward = apply, backward
 
     def forward(self, name: str) -> None:
         """An op runs outside backward."""

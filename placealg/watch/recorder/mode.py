@@ -16,6 +16,7 @@ from placealg.watch.recorder.collectives import IN_PLACE, SILENT, Call, call_of,
 from placealg.watch.recorder.hooks import Hooks
 from placealg.watch.recorder.ids import Ids
 from placealg.watch.recorder.nodes import Node, parents_of, shares_of
+from placealg.watch.recorder.numbers import UNSCALES, alone, factor_of, given
 from placealg.watch.recorder.ops import (
     distinct,
     draws,
@@ -74,7 +75,7 @@ class Recorder(TorchDispatchMode):
         raw = torch._C._current_graph_task_id()
         if raw == -1:
             return -1
-        return self.tasks.setdefault(raw, len(self.tasks))
+        return self.tasks.setdefault(raw if self.hooks.outer == -1 else self.hooks.outer, len(self.tasks))
 
     @property
     def phase(self) -> str:
@@ -85,8 +86,10 @@ class Recorder(TorchDispatchMode):
 
     def module(self) -> str:
         """The module whose op runs, or whose op's backward."""
+        if self.modules:  # in backward, a forward that runs again
+            return self.modules[-1]
         if torch._C._current_graph_task_id() == -1:
-            return self.modules[-1] if self.modules else ""
+            return ""
         node = torch._C._current_autograd_node()
         return self.module_of.get(node._sequence_nr(), "") if node is not None else ""
 
@@ -137,7 +140,7 @@ class Recorder(TorchDispatchMode):
 
     def _tag(self) -> None:
         """Remember which module an op of the graph was made in."""
-        if self.modules and torch._C._current_graph_task_id() == -1:
+        if self.modules:
             now = torch._C._autograd._get_sequence_nr() - 1
             if now != self._sequence:
                 for k in range(max(self._sequence + 1, now - 8), now + 1):
@@ -232,7 +235,7 @@ class Recorder(TorchDispatchMode):
                before: list[Region]) -> bool:
         """A product with a number, or with a 0-dim tensor; False if it is neither."""
         power = tables.SCALES[name]
-        first, second = args[0], args[1] if len(args) > 1 else None
+        first, second = args[0], factor_of(name, args, kwargs)
         if "rounding_mode" in kwargs:
             return False
         count = len(first) if isinstance(first, list | tuple) else 1
@@ -241,12 +244,12 @@ class Recorder(TorchDispatchMode):
             numbers = [second] * count if isinstance(second, int | float) else list(second)
             self._each(written[:count], lambda k, t: (before[k][0], before[k][1] * float(numbers[k]) ** power))
             return True
-        if isinstance(second, Tensor) and second.dim() == 0 and not (isinstance(first, Tensor) and first.dim() == 0
-                                                                     and self.phase == "forward"):
-            scalar = before[count]
+        if alone(second) and not (alone(first) and self.phase == "forward"):
+            scalar = before[count + (name == UNSCALES)]
             parents = parents_of([scalar])
-            if len(parents) == 1 and self.nodes[parents[0][0]].kind == "constant":
-                number = float(scalar[1])
+            constant = len(parents) == 1 and self.nodes[parents[0][0]].kind == "constant"
+            if constant or (self.phase in ("between", "update") and given(self.nodes, parents)):
+                number = float(scalar[1]) if constant else float(second)
                 self._each(written[:count], lambda k, t: (before[k][0], before[k][1] * number ** power))
                 return True
             value, line = float(second) ** power, user_line()
@@ -360,7 +363,8 @@ class Recorder(TorchDispatchMode):
         kind = str((sent or ins or outs)[0].dtype).removeprefix("torch.")
         self.messages.append(Message(index, self.phase, call.verb, call.op, self.axes(call.ranks),
                                      sum(t.numel() * t.element_size() for t in sent), kind, self.microbatch(),
-                                     self.module(), self._moved(regions, ins), user_line(), call.root))
+                                     self.module(), self._moved(regions, ins), user_line(), call.root,
+                                     again=bool(self.modules) and self.task != -1))
         for reads, writes in call.pairs:
             given = [regions[id(t)] for t in reads]
             parents = parents_of(given)

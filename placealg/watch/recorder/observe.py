@@ -35,7 +35,7 @@ from placealg.watch.recorder.gradients import Gradients, owned_by
 from placealg.watch.recorder.meshes import axes_of_mesh
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
-from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, whole_shape
+from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, trained_by, whole_shape
 from placealg.watch.recorder.shadows import Region, digest, nodes_of
 from placealg.watch.recorder.states import States
 from placealg.watch.seen import BUFFER, FOREIGN, TERM, Chain, Hop, RankSeen, Seed, Seen, Term
@@ -98,20 +98,7 @@ class Watched:
 
     def __init__(self, model: nn.Module | Sequence[nn.Module]):
         self.models = [model] if isinstance(model, nn.Module) else list(model)
-        self.parameters: dict[str, Tensor] = {}
-        self.tied: dict[str, tuple[str, ...]] = {}
-        known: dict[int, str] = {}
-        for part in self.models:
-            for name, parameter in part.named_parameters(remove_duplicate=False):
-                name = plain_name(name)
-                if id(parameter) in known:
-                    first = known[id(parameter)]
-                    self.tied[first] = (*self.tied.get(first, ()), name)
-                elif parameter.requires_grad:
-                    known[id(parameter)] = name
-                    self.parameters[name] = parameter
-        if not self.parameters:
-            raise InputError("the model has no parameter that trains")
+        self.parameters, self.tied = trained_by(self.models)
         self.read: dict[str, tuple[tuple[Term, ...], str]] = {}
         self.gradients = Gradients(self.parameters, self.tied)
         self.copies = Copies(self.parameters, self.gradients)
@@ -126,6 +113,7 @@ class Watched:
     def begin(self, recorder: Recorder) -> None:
         """Name the parameters, the buffers, and the gradients that are there already."""
         self.states.begin()
+        self.earlier = self.with_gradients()
         for name, buffer in ((n, b) for part in self.models for n, b in part.named_buffers() if b.numel()):
             recorder.shadows.made_by(recorder.add(Node("buffer", f"{BUFFER}{plain_name(name)}")), local(buffer))
         for name, parameter in self.parameters.items():
@@ -139,10 +127,15 @@ class Watched:
                 recorder.shadows.made_by(recorder.add(Node("earlier", "the gradient of an earlier step")), local(grad))
                 recorder.shadows.keep_sum(local(grad))
 
+    def with_gradients(self) -> set[str]:
+        """The parameters that have a gradient, which is not zero."""
+        return {n for n, p in self.parameters.items() if p.grad is not None and bool(local(p.grad).count_nonzero())}
+
     def begin_again(self, recorder: Recorder) -> None:
         """Take parameters as they stand now for what the step begins with, and forget what brought them here."""
         with _disable_current_modes():
             every = {n: local(p).detach() for n, p in self.parameters.items()}
+            self.earlier = self.with_gradients()
             forget(recorder, live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
             for told in (self.read, self.settings, self.square, self.trained, self.updated, recorder.ids,
                          recorder.early):
@@ -174,15 +167,15 @@ class Watched:
             own = {id(p) for p in self.parameters.values()}
             trained = [p for group in optimizer.param_groups for p in group["params"]]
             with _disable_current_modes():
+                by = getattr(optimizer, "grad_scale", None)  # of a fused one, whose op divides by it
                 if not own & {id(p) for p in trained}:
                     self.copies.read(recorder, trained)
+                    if by is not None:
+                        recorder.unknown.setdefault("the number by which aten::_fused divides gradients", "")
                 elif recorder.in_optimizer == 1:
-                    self.reads(recorder, {id(p) for p in trained})
+                    self.reads(recorder, {id(p) for p in trained}, 1.0 if by is None else float(by))
                 self.keep_settings(optimizer)
                 self.states.before(optimizer)
-                if getattr(optimizer, "grad_scale", None) is not None:
-                    recorder.unknown.setdefault("the number by which a fused optimizer (aten::_fused) divides "
-                                                "gradients", "")
 
         def made(optimizer: Any, args: Any, kwargs: Any) -> None:
             with _disable_current_modes():
@@ -217,8 +210,8 @@ class Watched:
         if self.copies.tensors and len(set(told.values())) == 1:
             self.settings.update(dict.fromkeys(self.parameters, next(iter(told.values()))))
 
-    def reads(self, recorder: Recorder, trained: set[int]) -> None:
-        """Keep the chain of every gradient that an optimizer is about to read, or that none has read yet."""
+    def reads(self, recorder: Recorder, trained: set[int], by: float) -> None:
+        """Keep the chain of what an optimizer is about to read, divided `by` a number, and of what none has read."""
         own = {name for name, p in self.parameters.items() if id(p) in trained}
         if own & self.trained:
             raise InputError("the step calls the optimizer twice: record one step at a time")
@@ -233,9 +226,9 @@ class Watched:
                 continue
             mine = local(grad)
             recorder._check([mine], None)
-            self.square[name] = float(mine.detach().double().square().sum())
+            self.square[name] = float(mine.detach().double().square().sum()) / by ** 2
             region = tuple(t.clone() for t in recorder.shadows.region(mine))
-            terms, wrong = terms_of(recorder, (region[0], region[1]))
+            terms, wrong = terms_of(recorder, (region[0], region[1] / by))
             self.read[name] = terms, before or wrong or self.gradients.misplaced(
                 recorder, name, grad, (region[0], region[1]))
             node = Node("read", name, "update", sources=((region[0], region[1]),))
@@ -268,7 +261,7 @@ class Watched:
                     messages[index] = replace(messages[index], carries=(*messages[index].carries, chain.parameter))
         regions = [recorder.shadows.region(local(p).detach()) for p in self.parameters.values()]
         live = live_messages(recorder, regions) | {k for c in chains for k in moved(c.given)}
-        messages = [replace(m, live=m.index in live or (m.verb in ("send", "recv") and bool(m.module)))
+        messages = [replace(m, live=m.index in live or m.again or (m.verb in ("send", "recv") and bool(m.module)))
                     for m in messages]  # what a module passes on may reach nothing here, and a gradient elsewhere
         seeds = []
         for task in range(len(recorder.tasks)):

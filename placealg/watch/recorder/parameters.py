@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch import Size, Tensor
+from torch import Size, Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from placealg.errors import InputError
 
 
 def local(tensor: Any) -> Tensor:
@@ -53,7 +55,29 @@ def plain_name(name: str) -> str:
     "layers.0.norm.weight".
     """
     parts = [p for p in name.split(".") if p not in ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")]
-    return ".".join(parts[1:] if parts[0] == "module" else parts)
+    return ".".join(parts[1:] if parts[:1] == ["module"] else parts)
+
+
+def trained_by(models: Sequence[nn.Module]) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
+    """(the parameters of models that train, by name, name -> the other names of the same one)."""
+    found: dict[str, Tensor] = {}
+    tied: dict[str, tuple[str, ...]] = {}
+    known: dict[int, str] = {}
+    for part in models:
+        if any(type(m).__name__ == "FullyShardedDataParallel" for m in part.modules()):
+            raise InputError("parameters of FullyShardedDataParallel (FSDP1) are parts of flat ones, which are not "
+                             "followed: wrap modules by fully_shard (FSDP2)")
+        for name, parameter in part.named_parameters(remove_duplicate=False):
+            name = plain_name(name)
+            if id(parameter) in known:
+                first = known[id(parameter)]
+                tied[first] = (*tied.get(first, ()), name)
+            elif parameter.requires_grad:
+                known[id(parameter)] = name
+                found[name] = parameter
+    if not found:
+        raise InputError("the model has no parameter that trains")
+    return found, tied
 
 
 def settings_of(optimizer: Any, group: Mapping[str, Any]) -> str:

@@ -19,14 +19,15 @@ def record(step: Callable[[], object], model: nn.Module | Sequence[nn.Module],
            mesh: DeviceMesh | Mapping[str, int] | None = None, *,
            reference: tuple[nn.Module, Callable[[nn.Module, Any], Tensor]] | None = None, batch: Any = None,
            clip: float = 0.0, shims: Iterable[str] = ()) -> Seen:
-    """What all ranks saw of a step; with a `reference` three more are run, in which weights are measured.
+    """What all ranks saw of the second of two steps; with a `reference` three more are run, which measure weights.
 
-    `reference` is the single device's model and what gives the losses of each token of it on `batch`, which is what
-    all ranks together train on in a step: (sequences, tokens), whose sum is the loss. `clip` is the norm to which it
-    clips.
+    The first step has no gradients and no moments of an earlier one, which a wrong step keeps or loses. `reference` is
+    the single device's model and what gives the losses of each token of it on `batch`, which is what all ranks together
+    train on in a step: (sequences, tokens), whose sum is the loss. `clip` is the norm to which it clips.
     """
     single = None if reference is None else _reference(reference, batch, clip)
     places = None if single is None else places_in(model, single)  # before a step makes numbers differ
+    step()
     with observe(model, mesh, shims=shims) as observation:
         step()
     if single is None:

@@ -99,6 +99,11 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
     """
     read: dict[str, tuple[Tensor, Tensor | None] | None] = {}
     own, copies = {id(p) for p in parameters.values()}, []
+    last: dict[int, Any] = {}
+
+    def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if id(optimizer) not in last:  # what hooks of one's own do to gradients is done before
+            last[id(optimizer)] = optimizer.register_step_pre_hook(before)
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -115,12 +120,13 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
                 if grad is not None:
                     local(grad).detach().div_(factor)
 
-    handle = register_optimizer_step_pre_hook(before)
+    handle = register_optimizer_step_pre_hook(begun)
     try:
         with _multiplied(factor):
             step()
     finally:
-        handle.remove()
+        for each in (handle, *last.values()):
+            each.remove()
     if not read and not copies:
         raise InputError("the step never called an optimizer: a training step ends with optimizer.step()")
     return read

@@ -43,11 +43,12 @@ class Hooks:
         function: Any = torch.autograd.Function
         apply, backward = function.__dict__["apply"], torch.autograd.backward
 
-        def begun(*args: Any, **kwargs: Any) -> Any:
+        def begun(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
             before = self.outer
-            self.outer = before if before != -1 else torch._C._current_graph_task_id()
+            if before == -1 and grad_tensors is not None:  # one that starts by itself is another microbatch's
+                self.outer = torch._C._current_graph_task_id()
             try:
-                return backward(*args, **kwargs)
+                return backward(tensors, grad_tensors, *args, **kwargs)
             finally:
                 self.outer = before
 

@@ -98,6 +98,11 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
                                                           for e in step.events))]
         unseen += [(rank.rank, Unseen("", "ids of tokens of which a lookup reads some twice"))
                    for told in rank.inputs[:1] if any(f":{REPEATED}" in i for i in rank.inputs)]
+    weighted = [s for rank in seen.ranks for s in rank.seeds if s.most - s.least > 1e-4]
+    if weighted and not weighed.good:
+        unseen.append((-1, Unseen("", "numbers by which the loss multiplies tokens: they count "
+                                  f"{min(s.least for s in weighted):.4g} to {max(s.most for s in weighted):.4g} times "
+                                  "their mean; measure weights beside a single device")))
     if pipeline is not None:
         places: dict[tuple[int, ...], list[RankSeen]] = {}
         for rank in seen.ranks:

@@ -144,9 +144,10 @@ class Chain:
 class Seed:
     """The factor with which a microbatch's backward begins, seen where it first meets an op that is not linear.
 
-    `tokens` is the number of tokens by which the loss's own kernel divided; 0 where it took a sum, or does not tell.
-    `guessed` says that no loss is known whose backward is `op`: the tokens are as many as it made numbers. Where it is
-    `signed` a loss is known, so that the factor's sign is the loss's.
+    `factor` is that of each token, on average; `least` and `most` are the ends of them, as multiples of it. `tokens` is
+    the number of tokens that count. `guessed` says that no loss is known whose backward is `op`, or that it multiplies
+    tokens by numbers of its own: they are as many as it made numbers. Where it is `signed` a loss is known, so that the
+    factor's sign is the loss's.
     """
 
     microbatch: int
@@ -156,6 +157,8 @@ class Seed:
     op: str = ""
     guessed: bool = False
     signed: bool = False
+    least: float = 1.0
+    most: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from unittest import mock
 
 import hand_written as hand
 import local_faults as local
+import loss_faults as loss
 import quiet_faults as quiet
 import state_faults as kept
 import torch
@@ -655,6 +656,7 @@ RIGHT: Mapping[str, SetUp] = {
     **{name: right(kind, DP, strategy) for name, (kind, strategy) in kept.RIGHT.items()},
     **{name: right(kind, TP if "tp" in strategy else DP, strategy, clip=clip)
        for name, (kind, strategy, clip) in local.RIGHT.items()},
+    **{name: right(kind, DP, "dp") for name, kind in loss.RIGHT.items()},
 }
 
 QUIET_PROOFS = {"by hand: gradients doubled in a hook": "REFUTED", "by hand: mean over unequal counts": "REFUTED"}
@@ -739,7 +741,7 @@ WRONG: Mapping[str, SetUp] = {
        for name, (kind, strategy, differs) in quiet.WRONG.items()},
     **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, "",
                    verdict="DIFFERS" if differs else "UNSEEN", m=1 if strategy == "tp_sp_keep" else 2)
-       for name, (kind, strategy, differs) in (*kept.WRONG.items(), *local.WRONG.items())},
+       for name, (kind, strategy, differs) in (*kept.WRONG.items(), *local.WRONG.items(), *loss.WRONG.items())},
 }
 
 

@@ -60,7 +60,8 @@ def names(table: str) -> Iterator[str]:
     from pathlib import Path
 
     for file, before, of in (("set_ups", "", table), ("quiet_faults", "", table), ("state_faults", "", table),
-                             ("local_faults", "", table), ("hand_written", "megatron: ", table),
+                             ("local_faults", "", table), ("loss_faults", "", table),
+                             ("hand_written", "megatron: ", table),
                              ("hand_written", "flat copies: ", {"WRONG": "FLAT"}.get(table, "")),
                              ("hand_written", "", {"WRONG": "REPLICAS"}.get(table, ""))):
         for node in ast.parse((Path(__file__).parent / f"{file}.py").read_text()).body:

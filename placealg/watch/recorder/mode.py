@@ -31,7 +31,7 @@ from placealg.watch.recorder.ops import (
     wrapper,
     written_by,
 )
-from placealg.watch.recorder.seeds import Seeds
+from placealg.watch.recorder.seeds import ROWS, Seeds
 from placealg.watch.recorder.shadows import PLACES, Region, Shadows
 from placealg.watch.seen import Message
 
@@ -298,7 +298,7 @@ class Recorder(TorchDispatchMode):
         name, task = func._schema.name, self.task
         known = torch.Tag.pointwise in func.tags or func.namespace in ("aten", "profiler")
         if task != -1:
-            self.seeds.meet(task, name, inputs, written, before)
+            self.seeds.meet(task, name, inputs, written, before, args[2] if name == ROWS else 0)
         kind, tokens, value = "compute" if known else "unknown", 0.0, 1.0
         sources: tuple[Region, ...] = ()
         if name in tables.LOSSES and before and before[0][0].numel() == 1:

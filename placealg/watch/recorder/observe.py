@@ -38,7 +38,7 @@ from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, trained_by, whole_shape
 from placealg.watch.recorder.shadows import Region, digest, nodes_of
 from placealg.watch.recorder.states import States
-from placealg.watch.seen import BUFFER, FOREIGN, TERM, Chain, Hop, RankSeen, Seed, Seen, Term
+from placealg.watch.seen import BUFFER, FOREIGN, TERM, Chain, Hop, RankSeen, Seen, Term
 
 
 class Observation:
@@ -263,14 +263,10 @@ class Watched:
         live = live_messages(recorder, regions) | {k for c in chains for k in moved(c.given)}
         messages = [replace(m, live=m.index in live or m.again or (m.verb in ("send", "recv") and bool(m.module)))
                     for m in messages]  # what a module passes on may reach nothing here, and a gradient elsewhere
-        seeds = []
-        for task in range(len(recorder.tasks)):
-            factor, tokens, scalars, op, *how = recorder.seeds.told.get(task, (None, 0, (), "", False, False))
-            hops = tuple(self.scale(recorder, s) for s in scalars)
-            seeds.append(Seed(task, factor, tokens, hops, op, *how))
+        seeds = tuple(recorder.seeds.seed(k, lambda s: self.scale(recorder, s)) for k in range(len(recorder.tasks)))
         unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
         factors = {h.message for c in chains for t in c.terms for h in t.hops if h.verb == "scale"}
-        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), tuple(seeds), unseen,
+        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), seeds, unseen,
                         totals={k: totals_of(recorder, k) for k in sorted(factors) if k >= 0},
                         inputs=tuple(dict.fromkeys(recorder.ids.told.values())),
                         random=tuple(recorder.random))

@@ -29,6 +29,13 @@ class Proposal:
     rests: tuple[str, ...]
 
 
+_REPLAYED = {"whole": "to their end", "by_dependency": "as far as backward needs it",
+             "early_stop": "until the last tensor is there that backward needs"}
+"""How much of a layer runs again in backward -> in words."""
+
+_ONCE, _AGAIN = ("",), tuple(_REPLAYED)
+
+
 @dataclass(frozen=True)
 class _Kind:
     """One way in which an axis may be used: its entries, what the proposal rests on, a name, states, a schedule."""
@@ -50,7 +57,8 @@ def proposals(seen: Seen, model: Model, said: Mapping[str, str] | None = None) -
     names = names_of(dict.fromkeys(c.parameter for r in seen.ranks for c in r.chains), model, said)
     split = _split(seen, model, names)
     ways = [list(_kinds(axis, size, seen, names, model, split.get(axis, {}))) for axis, size in seen.mesh.items()]
-    for chosen in product(*ways):
+    again = _AGAIN if any(m.again for r in seen.ranks for m in r.messages) else _ONCE
+    for chosen, how in product(product(*ways), again):
         states: dict[str, dict[str, str]] = {}
         schedule: dict[str, Any] = {}
         for axis, kind in zip(seen.mesh, chosen, strict=True):
@@ -61,9 +69,14 @@ def proposals(seen: Seen, model: Model, said: Mapping[str, str] | None = None) -
         tables: dict[str, Any] = {"mesh": dict.fromkeys(seen.mesh, "symbolic"),
                                   "dims": {a: list(k.dims) for a, k in zip(seen.mesh, chosen, strict=True)},
                                   "states": states}
+        if how:
+            states.setdefault("activations", {})["region:layer"] = "M"
+            schedule |= {"replay": how} if how != "whole" else {}
         if schedule:
             tables["schedule"] = schedule
-        yield Proposal(tables, "*".join(k.name or "?" for k in chosen), tuple(k.says for k in chosen))
+        names_told = [k.name or "?" for k in chosen] + (["recompute_full" if how == "whole" else "?"] if how else [])
+        says = [f"layers send again in backward: they run again, {_REPLAYED[how]}"] if how else []
+        yield Proposal(tables, "*".join(names_told), (*(k.says for k in chosen), *says))
 
 
 def _split(seen: Seen, model: Model, names: Mapping[str, Named]) -> dict[str, dict[str, Named]]:

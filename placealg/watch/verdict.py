@@ -22,7 +22,6 @@ HYPOTHESES: Mapping[str, str] = {
     "cleared": "the gradients that the step leaves are cleared before the next one: it had none of an earlier step",
     "paired": "the stage that computes the loss reads the targets of the ids that the first stage reads",
     "random": "ranks draw the random numbers that one device would: which of them draw the same was not compared",
-    "loss_scale": "the loss divides by the tokens that the program says: its factor could not be read",
 }
 """What joins a recorded run to a proof for all sizes: name -> what it says."""
 
@@ -61,8 +60,7 @@ class Conformance:
         """The names of what joins the run to the proof."""
         good = self.comparison.measured.good
         pipeline = self.comparison.step.reference.pipeline
-        left = {"loss_scale"} if self.comparison.loss_seen or good else set()
-        left |= set() if pipeline and self.seen.mesh.get(pipeline.axis, 1) > 1 and not good else {"paired"}
+        left = set() if pipeline and self.seen.mesh.get(pipeline.axis, 1) > 1 and not good else {"paired"}
         left |= set() if any(r.uncleared for r in self.seen.ranks) else {"cleared"}
         left |= set() if any(r.random for r in self.seen.ranks) else {"random"}
         return tuple(name for name in HYPOTHESES if name not in left)

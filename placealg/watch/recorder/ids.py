@@ -72,8 +72,10 @@ class Ids:
             read = origin[torch.isin(origin >> PLACES, torch.tensor(outside))]  # what pads is of no place
             if torch.unique(read).numel() < read.numel():
                 self.told[(-1, len(self.told), 0)] = f"{microbatch}:{REPEATED}{_digest(flat)}"
-        elif alike and not any(_fits(flat, k, rows) for k in alike) and not _learned(origin, nodes):
-            self.told[(-1, len(self.told), 0)] = f"{microbatch}:{CHANGED}{_digest(flat)}"
+        elif _made_of_numbers(origin, nodes) and not any(_fits(flat, k, rows) for k in alike):
+            how = CHANGED if alike else "" if any(_picked(flat, k) for k in self.known) else REPEATED
+            if how:
+                self.told[(-1, len(self.told), 0)] = f"{microbatch}:{how}{_digest(flat)}"
 
 
 def _digest(flat: Tensor) -> str:
@@ -82,6 +84,7 @@ def _digest(flat: Tensor) -> str:
 
 def _counts_on(tensor: Tensor) -> bool:
     """Whether numbers only count on, or are one number."""
+    tensor = tensor.squeeze()  # an index of one number each, as of gather, has a dim of size 1
     steps = tensor[1:] - tensor[:-1] if tensor.dim() == 1 else (tensor[..., 1:] - tensor[..., :-1]).flatten()
     return bool((steps == steps[:1]).all())
 
@@ -97,16 +100,24 @@ def _fits(flat: Tensor, known: Tensor, rows: int) -> bool:
     return False
 
 
-def _learned(origin: Tensor, nodes: list[Node]) -> bool:
-    """Whether numbers depend on weights, as a router's choices do."""
+def _picked(flat: Tensor, known: Tensor) -> bool:
+    """Whether a lookup reads some of the numbers that were read, each once, in their order."""
+    at: int = 0
+    for number in known.tolist():
+        at += int(at < flat.numel() and int(flat[at]) == number)
+    return bool(at == flat.numel())
+
+
+def _made_of_numbers(origin: Tensor, nodes: list[Node]) -> bool:
+    """Whether numbers are made of numbers that came from outside, and not of weights, as a router's choices are."""
     todo, seen = [n for n, _, _ in parents_of([(origin, origin)])], set()
+    outside = False
     while todo:
         node = nodes[number := todo.pop()]
         if node.kind in ("param", "message"):
-            return True
+            return False
+        outside = outside or (node.kind == "outside" and node.name.startswith("int"))
         if number not in seen:
             seen.add(number)
             todo += [n for n, _, _ in node.parents]
-    return False
-
-
+    return outside

@@ -23,6 +23,7 @@ from placealg.watch.recorder.ops import (
     faking,
     fresh,
     instead,
+    may_move,
     mutates,
     only_views,
     only_written,
@@ -297,6 +298,7 @@ class Recorder(TorchDispatchMode):
         """An op that is followed no further: a node for everything that it makes."""
         name, task = func._schema.name, self.task
         known = torch.Tag.pointwise in func.tags or func.namespace in ("aten", "profiler")
+        known = known and not (self.in_optimizer and may_move(func, inputs, written))
         if task != -1:
             self.seeds.meet(task, name, inputs, written, before, args[2] if name == ROWS else 0)
         kind, tokens, value = "compute" if known else "unknown", 0.0, 1.0

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_traceable_wrapper_subclass_type
 
 from placealg.measure.count import tensors
+from placealg.watch.recorder import tables
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.shadows import PLACES, Region, Shadows
 
@@ -75,6 +76,15 @@ def only_views(func: Any) -> bool:
 def mutates(func: Any) -> bool:
     """Whether an op writes an argument in place."""
     return any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+
+
+def may_move(func: Any, inputs: list[Tensor], written: list[Tensor]) -> bool:
+    """Whether an op that is in no table may put elements of one tensor in another order: it makes as many, in one."""
+    name = func._schema.name
+    if torch.Tag.pointwise in func.tags or name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_")) or (
+            name in tables.GRADIENTS or name in tables.NORMS):
+        return False
+    return any(t.numel() > 1 and t.numel() == w.numel() for t in inputs for w in written)
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:

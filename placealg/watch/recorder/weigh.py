@@ -107,6 +107,7 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         trained = [p for group in optimizer.param_groups for p in group["params"]]
+        by = factor * float(getattr(optimizer, "grad_scale", None) or 1.0)  # a fused one divides by the second
         if not own & {id(p) for p in trained}:
             for each in trained:
                 if each.grad is not None:
@@ -116,7 +117,7 @@ def gradients(step: Callable[[], object], parameters: Mapping[str, Tensor], fact
         for name, parameter in parameters.items():
             if read.get(name) is None:
                 grad = parameter.grad
-                read[name] = None if grad is None else (local(grad).detach().clone() / factor, _own(grad, parameter))
+                read[name] = None if grad is None else (local(grad).detach().clone() / by, _own(grad, parameter))
                 if grad is not None:
                     local(grad).detach().div_(factor)
 

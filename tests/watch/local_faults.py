@@ -272,6 +272,21 @@ class HalvedAfterwards(Fsdp):
         return super().loss(x, positions, y) * (1 if self.at("dp") else 2)
 
 
+class BackwardInside(Hand):
+    """A hook begins a backward of its own, of squares of weights."""
+
+    def apply(self) -> None:
+        super().apply()
+        self.model.layers["0"].register_forward_hook(self.listens)
+
+    def listens(self, module: Any, given: Any, made: Tensor) -> None:
+        made.register_hook(self.begins)
+
+    def begins(self, gradient: Tensor) -> None:
+        with torch.enable_grad():
+            torch.stack([p.square().sum() for p in self.model.parameters()]).sum().backward()
+
+
 RIGHT: Mapping[str, tuple[type[System], str, bool]] = {
     "by hand: hooks that look on": (Looks, "dp", False), "by hand: functions of its own": (Functions, "dp", False),
     "ddp: recomputed, reentrant": (DdpReentrant, "dp*recompute_full", False),
@@ -295,6 +310,7 @@ WRONG: Mapping[str, tuple[type[System], str, str]] = {
     "megatron: an activation's gradient halved in a function": (MegatronInFunction, "dp*tp_sp", ""),
     "fsdp2: another scale on each rank": (OtherScales, "zero3", "scale"),
     "fsdp2: doubled by one rank, halved afterwards": (HalvedAfterwards, "zero3", "scale"),
+    "by hand: a backward of its own inside": (BackwardInside, "dp", ""),
     "ddp: a scaled loss, not divided": (NotUnscaled, "dp", ""),
 }
 """What is wrong -> the class that does it, the strategy, and the kind of difference; without a kind it is UNSEEN."""

@@ -531,6 +531,16 @@ def test_what_cannot_be_observed_leaves_no_recorder() -> None:
         assert all(not p._backward_hooks for p in model.parameters())
     with pytest.raises(InputError, match="no parameter that trains"), pa.observe(nn.ReLU()):
         pass
+    flat = type("FullyShardedDataParallel", (nn.Sequential,), {})
+    with pytest.raises(InputError, match="wrap modules by fully_shard"), pa.observe(flat(nn.Linear(2, 2))):
+        pass
+
+
+def test_names_without_what_wrappers_add() -> None:
+    from placealg.watch.recorder.parameters import plain_name
+
+    assert [plain_name(n) for n in ("_orig_mod", "module._orig_mod.a.b", "layers.0._fsdp_wrapped_module.norm.weight")
+            ] == ["", "a.b", "layers.0.norm.weight"]
 
 
 def trained_as(job: str, _rank: int) -> str:

@@ -87,7 +87,7 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/measure/test_schedules_torch.py tests/watch/test_watch_torch.py
 	$(TORCH)/bin/python tests/measure/torch_tables.py
 
-torch-slow: $(TORCH)/.stamp  ## of every set-up that is watched the weights, and a recorder without an op: each that moves elements, one pair in SHARE of the others (SHARE=1: all, two hours)
+torch-slow: $(TORCH)/.stamp  ## of every set-up that is watched the weights, and a recorder without an op: each that moves elements, one pair in SHARE of the others; and the faults that `torch` leaves (SHARE=1: all, two hours)
 	PLACEALG_SHARE=$(SHARE) PLACEALG_ASSURE='torch-slow' $(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch/test_watch_torch.py
 
 watch-seconds: $(TORCH)/.stamp  ## what recording costs, of every right set-up, kept as the table of docs/watch.md

@@ -152,7 +152,6 @@ WEIGHED = ("1f1b", "fsdp2 clipped", "tp + sp", "by hand: clipped by a number", "
 """Set-ups whose weights are measured by `make torch`; the slow tier measures all of them."""
 
 SILENT = ("by hand: mean taken twice", "by hand: written through ctypes", "by hand: not trained", "1f1b: another order",
-          "fsdp2: weights gathered in other bytes",
           "flat copies: written through ctypes", "flat copies: published before the update", "by hand: moments zeroed",
           "by hand: moments zeroed between steps", "by hand: moments changed after the update",
           "by hand: moments cleared", "by hand: an optimizer for each step", "by hand: momentum lost",

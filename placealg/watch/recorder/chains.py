@@ -10,7 +10,7 @@ import torch
 
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.mode import Recorder
-from placealg.watch.recorder.nodes import Node
+from placealg.watch.recorder.nodes import Node, below
 from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
 from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Hop, Term
 
@@ -132,15 +132,8 @@ def begin_of(node: Node) -> tuple[str, str]:
 
 def _messages_below(recorder: Recorder, number: int) -> set[int]:
     """The messages through which what an op reads has come since ops of backward made it."""
-    found, seen, todo = set(), set(), [number]
-    while todo:
-        node = recorder.nodes[here := todo.pop()]
-        if here in seen or (node.kind == "compute" and node.task >= 0):
-            continue
-        seen.add(here)
-        found |= {node.message} if node.kind == "message" else set()
-        todo += [parent for parent, _, _ in node.parents]
-    return found
+    return {node.message for _, node in below(recorder.nodes, [number], lambda n: n.kind == "compute" and n.task >= 0)
+            if node.kind == "message"}
 
 
 def _hop(recorder: Recorder, step: Step, where: Sequence[torch.Tensor], since: float) -> Hop:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from placealg.watch.recorder import tables
+from placealg.watch.recorder.numbers import alone
 from placealg.watch.recorder.ops import TORCH_FOLDER, of_script, user_line
 from placealg.watch.recorder.shadows import Shadows
 
@@ -70,13 +71,15 @@ class Hooks:
         if self.running and _computes(name):
             self.computing.update(self.running)
 
-    def backward(self, name: str, args: Sequence[Any], reads: Sequence[Tensor], writes: Sequence[Tensor]
-                 ) -> tuple[str, str]:
-        """An op runs in backward: (what it reads that a hook or a function has changed, its line); "" if nothing."""
+    def backward(self, name: str, by: Any, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> tuple[str, str]:
+        """An op runs in backward: (what it reads that a hook or a function has changed, its line); "" if nothing.
+
+        `by` is its second operand, by which it multiplies or divides if it is an op that does.
+        """
         if self.running:  # a forward that runs again
             return "", ""
-        scaled = name in tables.SCALES and not _is_one(args[1] if len(args) > 1 else None)
-        before = next((told for t in reads if (told := self._told(t))[0]), ("", ""))
+        scaled = name in tables.SCALES and not ((alone(by) or isinstance(by, int | float)) and float(by) == 1)
+        before = self._told(reads)
         who, maker = _caller()
         changed = before
         if who == "hook" and (_computes(name) or name in tables.CONSTANTS or name in _REORDERS) and (
@@ -92,13 +95,14 @@ class Hooks:
 
     def passed_on(self, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
         """A collective makes of its inputs what they were."""
-        told = next((told for t in reads if (told := self._told(t))[0]), ("", ""))
-        for tensor in writes if told[0] else ():
-            self.shadows.shadow(tensor).changed = told
+        if (told := self._told(reads))[0]:
+            for tensor in writes:
+                self.shadows.shadow(tensor).changed = told
 
-    def _told(self, tensor: Tensor) -> tuple[str, str]:
-        found = self.shadows.table.get(tensor.untyped_storage()._cdata)
-        return found.changed if found is not None else ("", "")
+    def _told(self, reads: Sequence[Tensor]) -> tuple[str, str]:
+        """What the first was changed by that was."""
+        found = (self.shadows.table.get(t.untyped_storage()._cdata) for t in reads)
+        return next((shadow.changed for shadow in found if shadow is not None and shadow.changed[0]), ("", ""))
 
 
 _REORDERS = frozenset(("aten::flip", "aten::roll"))
@@ -127,8 +131,3 @@ def _caller() -> tuple[str, Any]:
     if first.co_filename.startswith(TORCH_FOLDER) and first.co_filename not in (_HOOKS, _ENGINE):
         return "op", None
     return ("hook" if any(of_script(f.f_code.co_filename) for f in frames) else "op"), None
-
-
-def _is_one(number: Any) -> bool:
-    single = isinstance(number, int | float) or (isinstance(number, Tensor) and number.dim() == 0)
-    return single and float(number) == 1

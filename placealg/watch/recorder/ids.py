@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from placealg.watch.recorder.nodes import Node, parents_of
+from placealg.watch.recorder.nodes import Node, below
 from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
 from placealg.watch.seen import CHANGED, MOVED, REPEATED
 
@@ -110,14 +110,9 @@ def _picked(flat: Tensor, known: Tensor) -> bool:
 
 def _made_of_numbers(origin: Tensor, nodes: list[Node]) -> bool:
     """Whether numbers are made of numbers that came from outside, and not of weights, as a router's choices are."""
-    todo, seen = [n for n, _, _ in parents_of([(origin, origin)])], set()
     outside = False
-    while todo:
-        node = nodes[number := todo.pop()]
+    for _, node in below(nodes, nodes_of(origin)):
         if node.kind in ("param", "message"):
             return False
         outside = outside or (node.kind == "outside" and node.name.startswith("int"))
-        if number not in seen:
-            seen.add(number)
-            todo += [n for n, _, _ in node.parents]
     return outside

@@ -16,7 +16,7 @@ from placealg.watch.recorder.collectives import IN_PLACE, SILENT, Call, call_of,
 from placealg.watch.recorder.hooks import Hooks
 from placealg.watch.recorder.ids import Ids
 from placealg.watch.recorder.nodes import Node, parents_of, shares_of
-from placealg.watch.recorder.numbers import UNSCALES, alone, factor_of, given
+from placealg.watch.recorder.numbers import alone, factor_of, given
 from placealg.watch.recorder.ops import (
     distinct,
     draws,
@@ -127,16 +127,16 @@ class Recorder(TorchDispatchMode):
                     self.early.setdefault(held[0], f"{func._schema.name} on weights before the update")
         if all(t.device.type != "meta" for t in written):
             self._follow(func, args, kwargs, made, inputs, written, before)
-            self._between(func._schema.name, args, inputs, written)
+            self._between(func._schema.name, args, kwargs, inputs, written)
             for tensor in written:
                 self.shadows.keep_sum(tensor)
         return made
 
-    def _between(self, name: str, args: Any, inputs: list[Tensor], written: list[Tensor]) -> None:
+    def _between(self, name: str, args: Any, kwargs: Any, inputs: list[Tensor], written: list[Tensor]) -> None:
         """Tell what a hook or a function of the script makes of gradients."""
         if self.task == -1:
             self.hooks.forward(name)
-        elif (told := self.hooks.backward(name, args, inputs, written))[0]:
+        elif (told := self.hooks.backward(name, factor_of(name, args, kwargs), inputs, written))[0]:
             self.unknown.setdefault(*told)
 
     def _tag(self) -> None:
@@ -246,7 +246,7 @@ class Recorder(TorchDispatchMode):
             self._each(written[:count], lambda k, t: (before[k][0], before[k][1] * float(numbers[k]) ** power))
             return True
         if alone(second) and not (alone(first) and self.phase == "forward"):
-            scalar = before[count + (name == UNSCALES)]
+            scalar = before[count + (name == tables.UNSCALES)]
             parents = parents_of([scalar])
             constant = len(parents) == 1 and self.nodes[parents[0][0]].kind == "constant"
             if constant or (self.phase in ("between", "update") and given(self.nodes, parents)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,21 @@ class Node:
     """What it made, where that is one number outside modules and backward."""
     shares: Mapping[int, float] = field(default_factory=dict)
     """Of a norm or a power, parent -> by what the number that it was multiplied by before multiplies its power."""
+
+
+def below(nodes: Sequence[Node], starts: Iterable[int], ends: Callable[[Node], bool] = lambda node: False
+          ) -> Iterator[tuple[int, Node]]:
+    """The nodes of which some are made, these included, each once, by its number; nothing behind one that ends."""
+    todo, seen = list(starts), set()
+    while todo:
+        number = todo.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        node = nodes[number]
+        yield number, node
+        if not ends(node):
+            todo += [parent for parent, _, _ in node.parents]
 
 
 def parents_of(regions: list[tuple[Tensor, Tensor]]) -> tuple[Parent, ...]:

@@ -6,28 +6,19 @@ from typing import Any
 
 from torch import Tensor
 
-from placealg.watch.recorder.nodes import Node, Parent
-
-UNSCALES = "aten::_amp_foreach_non_finite_check_and_unscale_"
-"""It multiplies its first operand, a list, by its third: a GradScaler's."""
+from placealg.watch.recorder import tables
+from placealg.watch.recorder.nodes import Node, Parent, below
 
 
 def factor_of(name: str, args: Any, kwargs: Any) -> Any:
     """The operand by which an op multiplies or divides."""
-    return args[2] if name == UNSCALES else args[1] if len(args) > 1 else kwargs.get("other")
+    return args[2] if name == tables.UNSCALES else args[1] if len(args) > 1 else kwargs.get("other")
 
 
 def given(nodes: list[Node], parents: tuple[Parent, ...]) -> bool:
     """Whether something is made of nothing but what was there before the step: numbers that it merely uses."""
-    todo, seen = [n for n, _, _ in parents], set()
-    while todo:
-        node = nodes[number := todo.pop()]
-        if node.kind not in ("zero", "outside", "constant", "compute", "scaled", "sum") or node.task >= 0:
-            return False
-        if number not in seen:
-            seen.add(number)
-            todo += [n for n, _, _ in node.parents]
-    return True
+    return all(node.kind in ("zero", "outside", "constant", "compute", "scaled", "sum") and node.task < 0
+               for _, node in below(nodes, [n for n, _, _ in parents]))
 
 
 def alone(tensor: Any) -> bool:

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_tr
 
 from placealg.measure.count import tensors
 from placealg.watch.recorder import tables
-from placealg.watch.recorder.nodes import Node
+from placealg.watch.recorder.nodes import Node, below
 from placealg.watch.recorder.shadows import PLACES, Region, Shadows
 
 TORCH_FOLDER, OWN_FOLDER, LIBRARY = (os.path.dirname(f) + os.sep for f in (torch.__file__, __file__, os.__file__))
@@ -23,18 +23,8 @@ TORCH_FOLDER, OWN_FOLDER, LIBRARY = (os.path.dirname(f) + os.sep for f in (torch
 
 def reads_below(nodes: list[Node], number: int) -> set[str]:
     """The parameters whose gradients, as the optimizer read them, a node depends on."""
-    found, seen, todo = set(), set(), [number]
-    while todo:
-        here = todo.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        node = nodes[here]
-        if node.kind == "read":
-            found.add(node.name)
-        elif node.phase in ("update", "between"):
-            todo += [p for p, _, _ in node.parents]
-    return found
+    return {node.name for _, node in below(nodes, [number], lambda n: n.kind == "read" or n.phase not in (
+        "update", "between")) if node.kind == "read"}
 
 
 def fresh(node: int, tensor: Tensor) -> Region:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from placealg.watch.recorder import tables
-from placealg.watch.recorder.nodes import Node
+from placealg.watch.recorder.nodes import Node, below
 from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
 from placealg.watch.seen import Hop, Seed
 
@@ -82,15 +82,11 @@ class Seeds:
     def _behind(self, region: Region, task: int) -> set[int] | None:
         """The nodes of one backward from which something comes; None if products or other logarithms are among them."""
         found: set[int] = set()
-        todo = nodes_of(region[0])
-        while todo:
-            node = self.nodes[number := todo.pop()]
-            if number in found or node.task != task:
-                continue
-            if node.name in tables.GRADIENTS or node.name == ROWS or node.kind == "message":
-                return None
-            found.add(number)
-            todo += [n for n, _, _ in node.parents] or [n for source in node.sources for n in nodes_of(source[0])]
+        for number, node in below(self.nodes, nodes_of(region[0]), lambda n: n.task != task):
+            if node.task == task:
+                if node.name in tables.GRADIENTS or node.name == ROWS or node.kind == "message":
+                    return None
+                found.add(number)
         return found
 
     def seed(self, task: int, hop: Callable[[int], Hop]) -> Seed:
@@ -122,8 +118,8 @@ class Seeds:
             found.update(dict.fromkeys(t.name for t in here.takers
                                        if t.start in losses and not t.known and t.node not in here.behind))
             every = here.behind - {t.start for t in here.takers}
-            found.update(dict.fromkeys(n.name for k, n in enumerate(self.nodes) if n.name != ROWS and k not in every
-                                       and any(parent in every for parent, _, _ in n.parents)))
+            read = ((k, n) for k, n in enumerate(self.nodes) if n.name != ROWS and k not in every) if every else ()
+            found.update(dict.fromkeys(n.name for _, n in read if any(parent in every for parent, _, _ in n.parents)))
         return list(found)
 
     def start_of(self, origin: int, factor: float) -> Start | None:

@@ -34,9 +34,12 @@ CONSTANTS = {
 }
 """Op that makes a constant -> the constant; None where it is an argument."""
 
+UNSCALES = "aten::_amp_foreach_non_finite_check_and_unscale_"
+"""A GradScaler's op, which multiplies a list by its third operand."""
+
 SCALES = {
     "aten::mul": 1, "aten::mul_": 1, "aten::mul.out": 1, "aten::_foreach_mul": 1, "aten::_foreach_mul_": 1,
-    "aten::_amp_foreach_non_finite_check_and_unscale_": 1,
+    UNSCALES: 1,
     "aten::div": -1, "aten::div_": -1, "aten::div.out": -1, "aten::_foreach_div": -1, "aten::_foreach_div_": -1,
 }
 """Op that multiplies by its second operand, if that is a number -> the power of it."""

@@ -78,7 +78,7 @@ def _final(event: Event, reference: Reference) -> Iterator[Storage]:
 
 
 def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
-    """Operands and parameters; the random stream that forward draws from, the gradient that arrives in backward."""
+    """Operands and parameters; the random stream from which it draws; in backward the gradient that arrives."""
     graph = reference.graph
     op = graph.producer(event.tensor)
     yield from (("", v.text, "device") for v in event.operands if graph.tensors[v.tensor].kind != "parameter")
@@ -88,7 +88,7 @@ def _operands(event: Event, reference: Reference) -> Iterator[Storage]:
         yield "", event.value, "device"
         if op == graph.ops[-1]:
             yield "loss", "loss", "device"
-    elif op and op.row.random:
+    if op and op.draws_in(event.on_gradient):
         yield "", "rng", "device"
 
 

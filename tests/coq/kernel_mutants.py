@@ -1,4 +1,4 @@
-"""Kernel against prover: every deletion, doubling, swap, axis and operator change of every covered program.
+"""Kernel against prover: every deletion, doubling, swap, axis, operator and counter change of every covered program.
 
 python tests/coq/kernel_mutants.py            prints the table, and what is wrong between the two (exit code 1)
 python tests/coq/kernel_mutants.py --write    writes it into docs/proofs.md, between its marks
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
+from counter_changes import counter_changes
 from kernel_table import PAGE
 from mutants import Mutant, axis_changes, deletions, doublings, swaps
 from operator_changes import operator_changes
@@ -36,7 +37,7 @@ BEGIN, END = "<!-- kernel mutants: begin -->\n", "<!-- kernel mutants: end -->\n
 """The marks between which the table stands."""
 
 KINDS = {"deletions": deletions, "doublings": doublings, "axis_changes": axis_changes, "swaps": swaps,
-         "operator_changes": operator_changes}
+         "operator_changes": operator_changes, "counter_changes": counter_changes}
 
 STRATEGIES = (
     "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
@@ -50,7 +51,8 @@ STRATEGIES = (
     'hsdp|[loss]\ndivisor = "count"\ncount_axes = ["dp_shard"]',
     'zero2|[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"',
     "dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own",
-    "zero3*recompute_full@mlp", 'dp*recompute_full@mlp|[schedule]\nreplay = "early_stop"')
+    "zero3*recompute_full@mlp", 'dp*recompute_full@mlp|[schedule]\nreplay = "early_stop"', "dp@gpt --flash",
+    "dp*recompute_full@gpt", "hsdp*recompute_selective@gpt --flash")
 """Names, some edited as behind a comma, some with another model behind an @, or tables of their own behind a bar."""
 
 LAST = {"move": "reduce.layer.weight.grad_sum.reduce[dp]", "after": "backward.layer.weight.grad_sum.accumulate",
@@ -75,7 +77,8 @@ def strategy_of(text: str) -> Strategy:
 
 def model_of(text: str) -> Model:
     """The model behind an @; else the abstract one."""
-    return resolve_model(text.partition("|")[0].partition("@")[2] or "abstract")
+    named, flash, _ = (text.partition("|")[0].partition("@")[2] or "abstract").partition(" --flash")
+    return resolve_model(named, flash=True if flash else None)
 
 
 def program(text: str) -> Step:

@@ -5,8 +5,9 @@ ops of a unit, all of them, each once, in the graph's order and with nothing bet
 Where a unit has further terms of the loss, its backward has their divisor, which all of them share. A statistic may be
 taken, and added up, between a unit's ops, once the op that holds it has run: that is done behind them all. What a
 region of a unit made may be freed behind it and computed again in the unit's backward: the same ops on the same inputs
-and weights, with the same random numbers, as streams are keyed by logical coordinates, make the same values again.
-Anything else is refused, naming the event that differs.
+and weights, with the same random numbers, make the same values again. The numbers are the same where nothing moves the
+random stream between the unit's forward and what draws again; that the weights are the same is what the checker asks of
+each read. Anything else is refused, naming the event that differs.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from placealg.arith import ONE, Monomial
 from placealg.models.backward import GRAD, backward, keepers, needs_gradient, terms
 from placealg.models.graph import Graph, Op
+from placealg.step.effects import Access
 from placealg.step.event import Event
 from placealg.step.program import Step
 
@@ -62,9 +64,11 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     needs = needs_gradient(step.reference.graph)
     slices: dict[str, str] = {}
     units: dict[str, _Unit] = {}
+    moved = ""
     for (phase, unit), found in itertools.groupby(_taken_behind(step), _place):
         run = tuple(found)
         if not phase:
+            moved = next((e.path for e in reversed(run) if _moves_stream(e)), moved)
             yield tuple(_whole_loss(step, e) for e in run)
             continue
         if phase == "forward" and all(_of_data(step.reference.graph, e) for e in run):
@@ -75,8 +79,8 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
             raise Outside(run[0].path, f"unit {unit} computes in more than one place, or again")
         done.add((phase, unit))
         ops, divisor = _ops(step, unit), ONE
-        one = units.setdefault(unit, _Unit(step.reference.graph))
-        run, first = tuple(one.forward(run) if phase == "forward" else one.backward(run, slices)), run[0]
+        one = units.setdefault(unit, _Unit(step.reference.graph, moved))
+        run, first = tuple(one.forward(run) if phase == "forward" else one.backward(run, slices, moved)), run[0]
         if not run:
             raise Outside(first.path, f"unit {unit} computes in more than one place, or again")
         if phase == "forward":
@@ -100,11 +104,12 @@ class _Unit:
     """What a unit lacks from where a region of it is freed, until it is computed again in the unit's backward.
 
     That are results which no op outside of the region reads, slices of the data which it alone has read, and what its
-    ops keep beside their results, under the names of these.
+    ops keep beside their results, under the names of these. `moved` is the event that has moved the random stream last.
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, moved: str):
         self.graph = graph
+        self.moved = moved
         self.lost: set[str] = set()
         self.again: set[str] = set()
         self.made: set[str] = set()
@@ -131,8 +136,11 @@ class _Unit:
                       *(value for value, op in keepers(self.graph).items() if op in inside - kept),
                       *(name for name, users in self.users.items() if "@" in name and users <= inside)}
 
-    def backward(self, run: tuple[Event, ...], slices: Mapping[str, str]) -> Iterator[Event]:
-        """The run without the ops of the forward that it runs again, once each, on what is there."""
+    def backward(self, run: tuple[Event, ...], slices: Mapping[str, str], moved: str) -> Iterator[Event]:
+        """The run without the ops of the forward that it runs again, once each, on what is there.
+
+        `moved` is the event that has moved the random stream last.
+        """
         beside = keepers(self.graph)
         for event in run:
             if _of_data(self.graph, event):
@@ -142,11 +150,13 @@ class _Unit:
                 continue
             if lost := self.lost and self.lost & self._needed(event):
                 raise Outside(event.path, f"it needs {min(lost)}, which was freed and is not computed again before")
+            op = self.graph.producer(event.tensor)
+            if moved != self.moved and op is not None and op.draws_in(event.on_gradient):
+                raise Outside(event.path, f"it draws again, and {moved} moves the random stream behind the forward")
             if event.on_gradient:
                 yield event
                 continue
             _whole(event)
-            op = self.graph.producer(event.tensor)
             once = op is not None and event.divisor == ONE and event.tensor not in self.again
             if not once or op is None or _reads(event, slices) != _forward(op):
                 raise Outside(event.path, f"unit {event.unit} does not run as the model has it")
@@ -219,6 +229,11 @@ def _shared(step: Step, run: tuple[Event, ...]) -> Monomial:
     if other is not None:
         raise Outside(other.path, f"divisor = {other.divisor}, and that of {found[0].path} = {found[0].divisor}")
     return found[0].divisor if found else ONE
+
+
+def _moves_stream(event: Event) -> bool:
+    """Whether an event may change the random stream; a broadcast leaves one alone that all ranks have alike."""
+    return event.value == "rng" and event.verb != "broadcast" and Access.OWN in event.effect.writes
 
 
 def _place(event: Event) -> tuple[str, str]:

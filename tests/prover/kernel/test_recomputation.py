@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
+from counter_changes import counter_changes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_mutants import counted, program
+from mutants import Mutant
 
 import placealg as pa
 from placealg.check.kernel import Kernel, kernel
@@ -86,3 +92,41 @@ def test_a_slice_of_the_data_that_a_region_alone_has_read_is_not_read_behind_it(
     last = next(e for e in reversed(step.phase("forward")) if e.unit == "embedding")
     freed = edit(step, insert={"path": "forward.embedding.free"}, after=last.path)
     assert "it needs data.tokens@" in asked(strategy, "llama-3-8b", freed).reason
+
+
+DRAWING = tuple(f"{base}{again}@gpt{flash}" for base in ("dp", "zero1", "zero3", "hsdp")
+                for again in ("*recompute_full", "*recompute_selective", "") for flash in ("", " --flash"))
+"""Programs that draw again in backward; but for those that keep the mask, as attention in several ops does."""
+
+
+@cache
+def streams(text: str) -> tuple[Mutant, ...]:
+    """What a program is with its random stream moved elsewhere."""
+    return tuple(m for m in counter_changes(program(text)) if m.events[0].value == "rng")
+
+
+def behind_forward(text: str) -> int:
+    """The change by which the stream moves in the last microbatch, between forward and backward."""
+    return next(k for k, m in enumerate(streams(text)) if m.story.startswith("move")
+                and m.story.endswith("to last, before backward.loss.scale"))
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(st.sampled_from(DRAWING), st.integers(0))
+def test_no_stream_that_moves_is_accepted_unless_it_is_proved(text: str, k: int) -> None:
+    assert counted(text, [streams(text)[k % len(streams(text))]]).wrong == []
+
+
+@pytest.mark.parametrize("text", [pytest.param(t, marks=pytest.mark.some(8)) for t in DRAWING])
+def test_a_stream_that_moves_before_what_draws_again_is_outside(text: str) -> None:
+    """A mask that is kept is not drawn again: then both prove it."""
+    count = counted(text, [streams(text)[behind_forward(text)]])
+    again = "*" in text or "--flash" in text
+    assert (count.wrong, count.accepted, count.outside.total()) == ([], int(not again), int(again))
+
+
+def test_a_folding_that_forgets_the_stream_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("placealg.prover.kernel.whole_units._moves_stream", lambda _: False)
+    text = "dp@gpt --flash"
+    assert len(counted(text, [streams(text)[behind_forward(text)]]).wrong) == 1

@@ -21,7 +21,7 @@ from placealg.prover.kernel.coq import (
 from placealg.prover.kernel.program import FIELDS, NONE, program_of
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.theory import coq_version
-from placealg.prover.kernel.whole_units import Outside
+from placealg.prover.kernel.fields import Outside
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step.derive import resting
 from placealg.step.program import Step

@@ -222,6 +222,10 @@ def _check_tier(event: Event, reference: Reference) -> None:
     if not event.group and event.tier != "device" and not carried:
         raise InputError(f"{event.path}: tier = {event.tier}: only what a parameter group has lies on a tier, or a "
                          "tensor that is offloaded, fetched or freed")
+    if event.verb in ACROSS and "->" not in event.tier and event.tier not in ACROSS[event.verb]:
+        near, far = ACROSS[event.verb]
+        raise InputError(f"{event.path}: tier = {event.tier}: {event.verb} copies from {near} to {far}, or between the "
+                         "two tiers that it names", name=event.tier, valid=(near, far, f"{near}->{event.tier}"))
     if "->" in event.tier and not event.effect.copies:
         raise InputError(f"{event.path}: tier = {event.tier}: {event.verb} copies nothing from tier to tier",
                          name=event.verb, valid=(*ACROSS, "assign"))

@@ -14,10 +14,10 @@ from fractions import Fraction
 from placealg.arith import ONE
 from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
-from placealg.prover.kernel.fields import check_fields
+from placealg.prover.kernel.fields import Outside, check_fields
 from placealg.prover.kernel.reference import WEIGHTINGS, around_loop, check_reference, mover
 from placealg.prover.kernel.terms import Term
-from placealg.prover.kernel.whole_units import Outside, whole_units
+from placealg.prover.kernel.whole_units import whole_units
 from placealg.step.event import LOOPED, PADDING, takes_part
 from placealg.step.program import Event, EventLoop, Node, Step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from placealg.prover.kernel.whole_units import Outside
+from placealg.prover.kernel.fields import Outside
 from placealg.step.event import MICROBATCH, Group
 from placealg.step.program import EventLoop, Node, Step
 

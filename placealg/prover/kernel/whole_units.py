@@ -14,25 +14,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from placealg.arith import ONE, Monomial
 from placealg.models.backward import GRAD, backward, keepers, needs_gradient, terms
 from placealg.models.graph import Graph, Op
+from placealg.prover.kernel.fields import Outside, check_folded
 from placealg.step.effects import Access
 from placealg.step.event import Event
 from placealg.step.program import Step
-
-
-@dataclass(frozen=True, slots=True)
-class Outside(Exception):
-    """The kernel's language cannot express a program: the event (or "" for a part of the reference), and the reason."""
-
-    event: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.event}: {self.reason}" if self.event else self.reason
 
 
 PASSES = ("forward", "backward")
@@ -62,7 +52,7 @@ def whole_units(step: Step) -> Step:
 def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
     done: set[tuple[str, str]] = set()
     needs = needs_gradient(step.reference.graph)
-    slices: dict[str, str] = {}
+    slices = _unsliced(step)
     units: dict[str, _Unit] = {}
     moved = ""
     for (phase, unit), found in itertools.groupby(_taken_behind(step), _place):
@@ -156,7 +146,7 @@ class _Unit:
             if event.on_gradient:
                 yield event
                 continue
-            _whole(event)
+            check_folded(event)
             once = op is not None and event.divisor == ONE and event.tensor not in self.again
             if not once or op is None or _reads(event, slices) != _forward(op):
                 raise Outside(event.path, f"unit {event.unit} does not run as the model has it")
@@ -174,9 +164,7 @@ class _Unit:
 
 def _inside(graph: Graph, event: Event) -> set[str]:
     """The results of the ops of the region that an event frees; raises Outside if it does so in part."""
-    _whole(event)
-    if event.axes or event.divisor != ONE:
-        raise Outside(event.path, "a region is freed in part only")
+    check_folded(event)
     return {op.output for op in graph.of_unit(event.unit) if f"{op.region}.".startswith(f"{event.value}.")}
 
 
@@ -266,17 +254,17 @@ def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str
     loop = graph.loop(run[0].unit)
     computed = [e for e in run if not _of_data(graph, e)]
     handed = computed[0 if run[0].phase == "forward" else -1]
-    if loop and (handed.verb != "assign" or not graph.slot(handed.tensor)):
-        raise Outside(handed.path, f"unit {run[0].unit} is not handed what the instance beside it has")
+    entered = loop and loop.slot + (GRAD if handed.phase == "backward" else "")
     left = list(wanted)
     for event in run:
-        _whole(event)
+        check_folded(event)
         if event.divisor != ONE and not (event.on_gradient and event.tensor in sums):
             raise Outside(event.path, f"divisor = {event.divisor}")
         if _of_data(graph, event):
             _slice(step, event, slices)
         elif loop and event == handed:
-            continue
+            if (event.verb, *_reads(event, slices)) != ("assign", entered, (loop.first,)):
+                raise Outside(event.path, f"unit {event.unit} is not handed what the instance beside it has")
         elif event.verb == "compute" and left and _reads(event, slices) == left[0]:
             left.pop(0)
         else:
@@ -285,17 +273,21 @@ def _match(step: Step, run: tuple[Event, ...], wanted: list[tuple[str, tuple[str
         raise Outside(run[-1].path, f"unit {run[0].unit} lacks its op {left[0][0]}")
 
 
-def _whole(event: Event) -> None:
-    if event.at or event.where or event.layout != "own":
-        raise Outside(event.path, "an op runs in part only")
-
-
 def _slice(step: Step, event: Event, slices: dict[str, str]) -> None:
     """Note what a slice of the data is called; raise Outside unless it is split as the batch is."""
-    _whole(event)
-    if event.divisor != ONE or set(event.axes) != set(step.reference.data_axes) or event.to != "S(batch)":
+    check_folded(event)
+    if set(event.axes) != set(step.reference.data_axes) or event.to != "S(batch)":
         raise Outside(event.path, "the data are not split as the batch is")
     slices[event.value] = f"{event.value}@{event.version}"
+
+
+def _unsliced(step: Step) -> dict[str, str]:
+    """The data that axes split, none of them under a label yet.
+
+    An op that reads one whole does not run on its rank's own sequences.
+    """
+    return {name: "" for name, tensor in step.reference.graph.tensors.items()
+            if tensor.kind == "data" and "batch" in tensor.dims and step.reference.data_axes}
 
 
 def _of_data(graph: Graph, event: Event) -> bool:

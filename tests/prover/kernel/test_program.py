@@ -13,9 +13,10 @@ from placealg.check.kernel import kernel
 from placealg.errors import InputError
 from placealg.models.abstract import amax, two_losses
 from placealg.models.config import resolve_model
+from placealg.prover.kernel.fields import Outside
 from placealg.prover.kernel.program import FIELDS, Rests, program_of
 from placealg.prover.kernel.terms import coq_text
-from placealg.prover.kernel.whole_units import Outside, whole_units
+from placealg.prover.kernel.whole_units import whole_units
 from placealg.step.edit import edit
 from placealg.step.program import Clause, Event, Step
 from placealg.strategy.file import parse_strategy_file, proofs_folder
@@ -104,7 +105,7 @@ def test_a_first_unit_takes_its_slice_of_the_data(strategy: str) -> None:
     assert kernel(found, chosen, on).accepted is True
     data = next(e for e in found.events if e.verb == "slice" and e.phase == "forward")
     for changed, said in ((replace(data, axes=(), to=""), "the data are not split as the batch is"),
-                          (replace(data, layout="shuffled(dp)"), "an op runs in part only")):
+                          (replace(data, layout="shuffled(dp)"), "layout = shuffled(dp)")):
         events = tuple(changed if e == data else e for e in found.events)
         assert kernel(replace(found, events=events), chosen, on).reason == f"{changed.path}: {said}"
 

@@ -52,7 +52,7 @@ def test_a_program_that_computes_again_is_the_one_that_keeps(text: str, model: s
      "it needs layer.mlp.up, which"),
     ({"move": "forward.layer.free", "before": "forward.layer.mlp.up.compute"}, "no region whose ops have run"),
     ({"double": "forward.layer.norm2.out.compute"}, "does not run as the model has it"),
-    ({"set": "forward.layer.free", "where": "rank(dp)=0"}, "an op runs in part only"),
+    ({"set": "forward.layer.free", "where": "rank(dp)=0"}, "where = rank(dp)=0"),
     ({"move": "backward.layer.norm1.out.compute", "before": "backward.head.loss.grad.compute"}, "more than one place"),
     ({"drop": "backward.layer.attn.core.dropped.compute"}, "it needs layer.attn.core.dropped"),
 ])

@@ -109,7 +109,7 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     text, verified = write_program(step, meant), kernel(step, meant, model)
     said: dict[str, Any] = {"strategy": strategy.name, "seen": seen, "comparison": comparison, "settings": settings,
                             "report": report, "program": text, "digest": hashlib.sha256(text.encode()).hexdigest(),
-                            "kernel": verified.text(report.verdict), "contradicts": verified.differs(report.verdict)}
+                            "kernel": verified.text(report)}
     if not comparison.differences:
         if comparison.measured.differences:
             return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "

@@ -18,11 +18,11 @@ from placealg.prover.kernel.coq import (
     sha256,
     worlds,
 )
+from placealg.prover.kernel.fields import Outside
 from placealg.prover.kernel.program import FIELDS, NONE, program_of
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.theory import coq_version
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.verdict import PROVED, REFUTED
+from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.step.derive import resting
 from placealg.step.program import Step
 from placealg.strategy.file import proofs_folder
@@ -58,12 +58,20 @@ class Kernel:
         groups = self.program[1 + FIELDS.index("groups")] if isinstance(self.program, tuple) and self.program else []
         return len(groups) if isinstance(groups, list) else 0
 
-    def differs(self, verdict: str) -> bool:
-        """Whether the answer and the prover's verdict cannot both be right as they stand."""
-        return (verdict == PROVED and self.accepted is False) or (verdict == REFUTED and self.accepted is True)
+    def contradicts(self, report: Report) -> bool:
+        """Whether it accepts what the prover refutes, so that one of the two is wrong.
 
-    def text(self, verdict: str) -> str:
-        """The answer in words, beside a verdict."""
+        Of a schedule that is refuted alone the theorem says nothing.
+        """
+        refuted = {v.id for v in report.obligations if v.verdict == REFUTED} if report.verdict == REFUTED else set()
+        return self.accepted is True and bool(refuted - {"schedule"})
+
+    def narrower(self, report: Report) -> bool:
+        """Whether it does not accept what the prover proves: it is sound, and not complete."""
+        return self.accepted is False and report.verdict == PROVED
+
+    def text(self, report: Report) -> str:
+        """The answer in words, beside the prover's."""
         if self.accepted is None:
             return f"not checked: {self.reason}"
         named = f"this program (sha256 {self.sha256[:16]})"
@@ -71,11 +79,11 @@ class Kernel:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
             told = f"accepted: {named}, for all sizes, microbatches, {steps}; {', '.join(THEOREM)}"
         else:
-            told = f"not accepted{' either' if verdict == REFUTED else ''}: {named}"
-        if self.differs(verdict):
-            either = "one of the two is wrong" if self.accepted else \
-                "the checker is too narrow here, or the prover is wrong"
-            told += f"; the prover says {verdict}: {either}; please report it"
+            told = f"not accepted{' either' if report.verdict == REFUTED else ''}: {named}"
+        if self.contradicts(report):
+            told += "; the prover says REFUTED: one of the two engines is wrong; please report it"
+        elif self.narrower(report):
+            told += "; the checker is too narrow here, which refutes nothing"
         return f"{told}; {self.coq}" if self.coq else told
 
     def to_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from placealg.check.kernel import Kernel, in_coq, kernel
 from placealg.cli.cache_folder import cache_folder
 from placealg.cli.inputs import CommandCase
-from placealg.cli.verdicts import OPEN
+from placealg.cli.verdicts import FAILED, OPEN
 from placealg.prover.verdict import Report
 
 
@@ -33,5 +33,6 @@ def refuting(case: CommandCase, report: Report) -> dict[str, int] | None:
 
 
 def kernel_codes(chosen: Namespace, report: Report, found: Kernel) -> list[int]:
-    """The exit codes that it adds: 3 where kernel and prover differ, or coqc was asked and has not proved it."""
-    return [OPEN] if found.differs(report.verdict) or (chosen.coq is not None and not found.proved) else []
+    """The exit codes that it adds: 1 where it accepts what is refuted, 3 where coqc was asked and has not proved it."""
+    return [*([FAILED] if found.contradicts(report) else []),
+            *([OPEN] if chosen.coq is not None and not found.proved else [])]

@@ -69,7 +69,7 @@ def prove(chosen: Namespace) -> int:
         suites.append((report, case.expect.verdict if case.expect else "", wrong))
         if chosen.format != "text":
             continue
-        lines = proof(report, width(), not chosen.no_timing, SAYS, verified.text(report.verdict))
+        lines = proof(report, width(), not chosen.no_timing, SAYS, verified.text(report))
         if alike:
             lines += [(), *prose(f"resembles {alike[0]}: {alike[1]}", width(), hang=2)]
         if case.source:

@@ -72,13 +72,10 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
 
 
 def exit_of(told: Conformance) -> int:
-    """0 conforms and proved, 1 differs or refuted, 3 part of the run was not seen, or the program is undecided.
-
-    It is 3 as well where the verified checker contradicts the prover.
-    """
+    """0 conforms and proved, 1 differs or refuted, 3 part of the run was not seen, or the program is undecided."""
     if told.good:
         return DONE
-    return OPEN if told.verdict == UNSEEN or told.report.verdict == UNDECIDED or told.contradicts else FAILED
+    return OPEN if told.verdict == UNSEEN or told.report.verdict == UNDECIDED else FAILED
 
 
 def mesh_of(text: str) -> dict[str, int]:

@@ -31,8 +31,7 @@ class Conformance:
     """A recording, held against a strategy: the verdict, what was compared, and what is proved of which program.
 
     `settings` were read off the run, because the strategy says nothing of them. `program` is the text of the program,
-    a strategy file, `digest` its SHA-256, `report` its proof, and `kernel` what the verified checker says of it, which
-    is no proof where it `contradicts` the prover.
+    a strategy file, `digest` its SHA-256, `report` its proof, and `kernel` what the verified checker says of it.
     `edits` are the differences as [[edit]]s, `tables` those that entries of the strategy say, `edited` the report on
     the program that they make; None where they do not make one, and then `gap` says why. Where no strategy was given,
     `proposed` is the text of the one that was read off the run, and `rests` says on what.
@@ -50,7 +49,6 @@ class Conformance:
     program: str = ""
     digest: str = ""
     kernel: str = ""
-    contradicts: bool = False
     proposed: str = ""
     rests: tuple[str, ...] = ()
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -68,7 +66,7 @@ class Conformance:
     @property
     def good(self) -> bool:
         """Whether the run conforms, and its program is proved."""
-        return self.verdict == CONFORMS and self.report.verdict == PROVED and not self.contradicts
+        return self.verdict == CONFORMS and self.report.verdict == PROVED
 
     def __bool__(self) -> bool:
         raise TypeError("a verdict is no truth value: ask for .verdict, or .good")

@@ -24,7 +24,6 @@ from placealg.step.effects import Access
 from placealg.step.event import Event
 from placealg.step.program import Step
 
-
 PASSES = ("forward", "backward")
 """The phases of a unit's computations."""
 

@@ -1,4 +1,4 @@
-"""What the printer and the folding leave out of an event cannot matter: two programs with one digest are one program."""
+"""What printer and folding leave out of an event cannot matter: two programs with one digest are one program."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The kernel over strategies of data parallelism, each feature and pairs of features: what is proved is accepted.
 
-What its language lacks is named; a program that is proved and not accepted is a bug of one of the two.
+What its language lacks is named; a derived program that it does not accept is a fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
-from placealg.prover.verdict import PROVED
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
@@ -47,7 +46,7 @@ def said(strategy: str, model: str, features: tuple[str, ...], ask: Ask = kernel
         return ""
     found = ask(step, chosen, on)
     known = found.accepted is not None or OUTSIDE.search(found.reason)
-    return "" if known and not found.differs(PROVED) else f"{strategy} on {model}: {found.text(PROVED)}"
+    return "" if known and found.accepted is not False else f"{strategy} on {model}: {found.reason or 'not accepted'}"
 
 
 def wrong(features: tuple[str, ...], strategies: tuple[str, ...], models: tuple[str, ...],
@@ -87,5 +86,5 @@ def test_a_kernel_that_rejects_something_or_cannot_read_it_is_found() -> None:
 
     assert len(wrong(("average",), ("zero1", "hsdp"), ("abstract",), narrow)) == 2
     assert wrong(("skip",), ("dp",), ("abstract",), narrow) == [
-        "dp on abstract: not checked: forward.layer.compute: divisor = m"]
+        "dp on abstract: forward.layer.compute: divisor = m"]
     assert wrong(("checkpoint",), ("dp",), ("gpt",)) == []

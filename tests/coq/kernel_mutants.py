@@ -62,7 +62,6 @@ EDITS: dict[str, Callable[[Step], Step]] = {
     "with shards of each replica's own": lambda step: each_its_own(summed_first(step))}
 """What a program is edited to be."""
 
-TWICE = "a unit, or the loss, is computed twice"
 CHECKPOINT = "a checkpoint is stored or loaded in another way"
 NORM = "a norm counts by what is held, and where a gradient is held between steps is not followed"
 BEGUN = "a rank begins a sum of gradients that it owns no part of"
@@ -89,8 +88,6 @@ def program(text: str) -> Step:
 
 def cause(mutant: Mutant) -> str:
     """Why the kernel may reject what the prover proves; "" where nothing is known that would excuse it."""
-    if len(mutant.instead) > len(mutant.events) and any(e.verb == "compute" for e in mutant.events):
-        return TWICE
     if any(e.phase in ("save", "resume") for e in mutant.events):
         return CHECKPOINT
     if any(e.verb == "norm" and e.group for e in mutant.events):

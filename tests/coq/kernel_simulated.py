@@ -9,11 +9,10 @@ one is that of its single device, so has to be that of the other.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kernel_mutants import KINDS, STRATEGIES, TWICE, model_of, program, strategy_of
+from kernel_mutants import KINDS, STRATEGIES, model_of, program, strategy_of
 from kernel_run import Run, World
 from mutants import Mutant
 
@@ -28,19 +27,10 @@ class Agreement:
 
     right: int = 0
     wrong: int = 0
-    narrow: Counter[str] = field(default_factory=Counter)
     differ: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        named = "".join(f", {n} differ: {why}" for why, n in self.narrow.items())
-        return f"{self.right} run as the single device in both, {self.wrong} in neither{named}"
-
-
-def cause(mutant: Mutant, said: str) -> str:
-    """Why the semantics may find a run wrong that the simulator finds right; "" where nothing excuses it."""
-    if said and len(mutant.instead) > len(mutant.events) and any(e.verb == "compute" for e in mutant.events):
-        return TWICE
-    return ""
+        return f"{self.right} run as the single device in both, {self.wrong} in neither"
 
 
 def compared(strategy: str, mutants: Iterable[Mutant], steps: int = 1, microbatches: int = 1) -> Agreement:
@@ -58,8 +48,6 @@ def compared(strategy: str, mutants: Iterable[Mutant], steps: int = 1, microbatc
         if simulated.equal == (not said):
             found.right += simulated.equal
             found.wrong += not simulated.equal
-        elif why := cause(mutant, said):
-            found.narrow[why] += 1
         else:
             found.differ.append(f"{strategy}: {mutant.story}: the simulator finds "
                                 f"{simulated.difference or 'no fault'}, the semantics {said or 'none'}")

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from placealg.step.event import Event
 from placealg.step.receivers import WEIGHTS
 
 
-@dataclass(frozen=True, slots=True)
 class Outside(Exception):
     """The kernel's language cannot express a program: the event (or "" for a part of the reference), and the reason."""
 
-    event: str
-    reason: str
+    def __init__(self, event: str, reason: str) -> None:
+        super().__init__(event, reason)
+        self.event, self.reason = event, reason
 
     def __str__(self) -> str:
         return f"{self.event}: {self.reason}" if self.event else self.reason

@@ -18,7 +18,7 @@ from placealg.prover.kernel.fields import Outside, check_fields
 from placealg.prover.kernel.reference import WEIGHTINGS, around_loop, check_reference, mover
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.whole_units import whole_units
-from placealg.step.event import LOOPED, PADDING, takes_part
+from placealg.step.event import LOOPED, PADDING, POSITIONS, takes_part
 from placealg.step.program import Event, EventLoop, Node, Step
 
 Rests = Mapping[str, tuple[tuple[str, ...], str]]
@@ -105,10 +105,24 @@ class _Writer:
 
     def bodies(self, loop: EventLoop) -> tuple[Term, Term]:
         """The blocks of a microbatch in the middle, and those of the ends, where positions of the loop differ."""
+        self.once()
         if not any(e.at for e in self.step.events):
             return list(self.blocks(loop.body, True)), "Alike"
         alone, first, middle, last = (self.body(position) for position in ("only", "first", "middle", "last"))
         return middle, ("Apart", alone, first, last)
+
+    def once(self) -> None:
+        """Raise Outside if a unit computes twice in a phase of a microbatch.
+
+        The kernel's machine carries what one unit hands to the next in one place, where the second computation would
+        find the result of the first and not, as `verbs.py` has it, what that has read.
+        """
+        for position in POSITIONS:
+            seen: set[tuple[str, str]] = set()
+            for e in (e for e in self.step.events if e.value == "activation" and takes_part(e.at, position)):
+                if (e.phase, e.unit) in seen:
+                    raise Outside(e.path, f"unit {e.unit} computes in more than one place, or again")
+                seen.add((e.phase, e.unit))
 
     def body(self, position: str) -> Term:
         """The blocks of a microbatch at a position of the loop."""

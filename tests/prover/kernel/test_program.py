@@ -64,6 +64,17 @@ def test_what_the_language_lacks_is_refused_by_event_and_field(case: str) -> Non
     assert said in str(found.value)
 
 
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_unit_computes_once_in_a_microbatch(phase: str) -> None:
+    """What a second computation reads is what the first has read (`verbs.py`); the kernel's machine keeps it not."""
+    path, found = f"{phase}.layer.compute", step()
+    twice = edit(found, double=path)
+    with pytest.raises(Outside, match="unit layer computes in more than one place, or again"):
+        program_of(twice, WHOLE)
+    apart = {path: ("first", "last"), f"{path}#2": ("middle",)}
+    assert program_of(replace(twice, events=tuple(replace(e, at=apart.get(e.path, ())) for e in twice.events)), WHOLE)
+
+
 def test_positions_of_the_loop_have_blocks_of_their_own() -> None:
     path = "backward.layer.weight.grad_sum.accumulate"
     term = program_of(with_event(path, at=("first", "middle")), WHOLE)

@@ -79,8 +79,6 @@ def uncovered(event: Event) -> str:
         return "a flag inside the loop over microbatches"
     if event.verb == "store" and event.phase != "save":
         return f"a checkpoint stored in phase {event.phase}"
-    if event.verb == "update" and event.group and event.phase in LOOPED:
-        return "an update inside the loop over microbatches"
     if event.verb == "update" and event.group and event.phase not in STEP_PHASES:
         return f"an update in phase {event.phase}"
     return ""
@@ -317,6 +315,8 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value in CARRIED:
         _carry(machine, event)
         return
+    if iteration.position and machine.reference.pipeline is not None:
+        raise NoRule(event.path, "an update inside the loop over microbatches, which overlap in a pipeline")
     tier, where = event.tiers[0], pairs(event)
     master, moments = machine.version("master", tier), machine.version("moments", tier)
     flag = f"right{machine.steps}:{len(machine.updates)}"

@@ -6,7 +6,7 @@ one axis. Code, documentation and proofs read these tables; nothing restates the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -117,6 +117,37 @@ class StatePlacement:
 
     def __repr__(self) -> str:
         return "{" + ", ".join(f"{a}: {self.text(a)}" for a in self.modes) + "}"
+
+
+Levels = tuple[tuple[str, ...], ...]
+"""Axes that cut the elements of a parameter, major to minor; those of one level cut together, major to minor."""
+
+
+def nested(axes: Iterable[str], state: Collection[str], states: Iterable[Collection[str]]) -> Levels:
+    """How axes cut the elements of a state of a parameter, from the axes over which it and `states` are sharded.
+
+    Along an axis an element has one owner, whichever of `states`, all those of the parameter, is asked for. So axes
+    over which some state is sharded at once cut one inside the other for all states; other ones do not know of each
+    other. Axes of the same states are one level, which cuts into contiguous blocks; those of the first state cut
+    outside all others, and so on. Of a level over which the state itself is not sharded it has the blocks of all ranks.
+
+    >>> nested(("node", "gpu"), {"node", "gpu"}, ({"gpu"}, {"node", "gpu"})), nested(("a", "b"), {"b"}, ({"a"}, {"b"}))
+    ((('gpu',), ('node',)), (('b',),))
+    >>> nested(("a", "b"), {"b"}, ({"a"}, {"b"}, {"a", "b"}))
+    (('a',), ('b',))
+    """
+    known, together = [set(s) for s in states], set(state)
+    for _ in known:
+        together.update(*(s for s in known if s & together))
+    levels: dict[tuple[bool, ...], tuple[str, ...]] = {}
+    for axis in axes:
+        if axis in together:
+            of = tuple(axis in s for s in (*known, state))
+            levels[of] = (*levels.get(of, ()), axis)
+    found = [levels[of] for of in sorted(levels, reverse=True)]
+    while found and found[-1][0] not in state:
+        found.pop()
+    return tuple(found)
 
 
 class Kind(Enum):

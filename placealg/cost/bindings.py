@@ -33,6 +33,12 @@ class Bindings:
         self._names: dict[Any, Any] = {}
         self._places: dict[Any, Any] = {}
 
+    def inside(self) -> Bindings:
+        """None of these names, but further ones, for what is taken over an index that these do not speak of."""
+        found = Bindings()
+        found._taken = self._taken
+        return found
+
     def named(self, name: str, value: Any) -> Any:
         """The symbol that stands for a value, by this name or the next one that is free; a fraction of sizes itself."""
         if isinstance(value, Of) or not (value.has(*FUNCTIONS.values(), *OVER.values(), Of) or self.speaks(value)):

@@ -22,7 +22,7 @@ from placealg.cost.irreducible import factored
 from placealg.cost.notation import text_of
 from placealg.cost.resharding_names import Names
 from placealg.cost.resharding_parts import Part, common, part, shared, staircase, steps, stretch
-from placealg.cost.resharding_rows import LENGTH, Bundle, bundles, share_of, shared_of_rows, whole_row
+from placealg.cost.resharding_rows import LENGTH, Bundle, amount_of, bundles, shared_of_rows, whole_row
 from placealg.cost.resharding_stages import (
     OLD,
     RANK,
@@ -192,8 +192,7 @@ class _Made:
                                         for run in own_instances(self.new, item, at)), sympy.S.Zero)
         found *= self._instances[key]
         if item.flat:
-            low, high = share_of(self.new, item, at, self.known)
-            return found * (high - low)
+            return found * amount_of(self.new, item, at, self.known)
         for line, dims in lines_of(item).items():
             found *= part(self.new, item, line, dims, at).size
         return found
@@ -234,8 +233,7 @@ class _Made:
     def _row(self, which: int, bundle: Bundle, at: Mapping[str, Any]) -> Part:
         """What a rank has of the row of one mesh, or of all that another one has in a row."""
         side, item = self.sides[which], (bundle.old, bundle.new)[which]
-        axes = [(at[a], side.size(a)) for a in item.cut]
-        return stretch(bundle.elements, axes) if axes else Part(bundle.elements, bundle.elements, None)
+        return stretch(side, item, bundle.elements, at) if item.cut else Part(bundle.elements, bundle.elements, None)
 
     def instances(self, item: Item, other: Item) -> Any:
         """The number of instances of an item's unit that the rank's device had and still has."""

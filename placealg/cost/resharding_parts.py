@@ -5,8 +5,8 @@ Where sizes divide, a part is told as a share of its line: parts of all lines th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,7 @@ import sympy
 from placealg.arith import Monomial
 from placealg.cost.amounts import monomial
 from placealg.cost.bindings import Bindings
-from placealg.cost.indices import Of, least, most
+from placealg.cost.indices import Of, index_of, least, most, summed
 from placealg.cost.resharding_stages import Bounds, Side
 from placealg.step.checkpoint import ELEMENTS, Item
 
@@ -51,15 +51,15 @@ def part(side: Side, item: Item, line: str, dims: tuple[str, ...], at: At) -> Pa
     cut = item.cut if line == ELEMENTS or dims == item.row_dims else ()
     if not splits and not cut:
         return Part(length, length, (sympy.S.Zero, length))
-    place, ranks = sympy.S.Zero, sympy.S.One
-    for axis in cut or (splits[0][0],):
-        place, ranks = place * side.size(axis) + at[axis], ranks * side.size(axis)
-    single = bool(cut) != bool(splits) and len(splits) < 2
-    told = (sympy.expand(place), ranks) if single else (None, None)
+    levels = item.levels if cut else ()
+    if (inside := opened(side, item, at)) and levels:
+        return Part(length, inside.every(part(side, inside.item, line, dims, inside.at).size), None)
+    single = bool(cut) != bool(splits) and len(splits) < 2 and (len(levels) < 2 or not side.whole_shares)
+    told = digits(side, [a for level in levels for a in level] or (splits[0][0],), at) if single else (None, None)
     follow = all(d == dims[0] for _, d in splits)
     if not side.whole_shares:
         low, size = sympy.S.Zero, sympy.S.One
-        for number, count in [*((at[a], side.size(a)) for a, _ in splits), *([(place, ranks)] if cut else [])]:
+        for number, count in (digits(side, axes, at) for axes in (*((a,) for a, _ in splits), *levels)):
             size = size / count
             low += number * size
         return Part(length, length * size, (low, low + size) if follow else None, True, *told)
@@ -68,20 +68,61 @@ def part(side: Side, item: Item, line: str, dims: tuple[str, ...], at: At) -> Pa
     start, end = sympy.S.Zero, sympy.prod(list(sizes.values()))
     if cut:
         row = sympy.prod([n for d, n in sizes.items() if d not in item.row_dims])
-        start, end = block((sympy.S.Zero, sympy.prod([sizes[d] for d in item.row_dims])), place, ranks)
-        start, end = start * row, end * row
+        start, end = (row * end for end in _cut(side, item, sympy.prod([sizes[d] for d in item.row_dims]), at))
     before = blocks[dims[0]][0] * monomial(Monomial.product(item.dims[d] for d in dims[1:]))
     told = told if not cut or line != ELEMENTS else (None, None)
     return Part(length, end - start, (before + start, before + end) if follow else None, False, *told)
 
 
-def stretch(length: Any, axes: list[tuple[Any, Any]]) -> Part:
-    """The share of a whole row that a rank has, if axes cut it, each with the rank's coordinate and its size."""
+def stretch(side: Side, item: Item, length: Any, at: At) -> Part:
+    """The share of a whole row that the rank at the given coordinates has."""
+    if inside := opened(side, item, at):
+        return Part(length, inside.every(stretch(side, inside.item, length, inside.at).size), None)
+    start, end = _cut(side, item, length, at)
+    told = digits(side, item.levels[0], at) if len(item.levels) == 1 else (None, None)
+    return Part(length, end - start, (start, end), False, *told)
+
+
+def digits(side: Side, axes: Iterable[str], at: At) -> tuple[Any, Any]:
+    """The number of a rank among those along some axes, major to minor, and how many they are."""
     place, ranks = sympy.S.Zero, sympy.S.One
-    for at, size in axes:
-        place, ranks = place * size + at, ranks * size
-    start, end = block((sympy.S.Zero, length), place, ranks)
-    return Part(length, end - start, (start, end), False, sympy.expand(place), ranks)
+    for axis in axes:
+        place, ranks = place * side.size(axis) + at[axis], ranks * side.size(axis)
+    return sympy.expand(place), ranks
+
+
+def _cut(side: Side, item: Item, length: Any, at: At) -> Bounds:
+    """The part of a line that the levels of an item leave to a rank."""
+    found: Bounds = (sympy.S.Zero, length)
+    for level in item.levels:
+        found = block(found, *digits(side, level, at))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An item that has a stretch of its line in each block of some axes: as it is in one of the blocks.
+
+    `at` has an index for the rank along each such axis; `over` are these indices, with the number of ranks.
+    """
+
+    item: Item
+    at: At
+    over: tuple[tuple[Any, Any], ...]
+
+    def every(self, amount: Any) -> Any:
+        """An amount of one block, summed over all."""
+        for index, ranks in self.over:
+            amount = summed(amount, index, ranks)
+        return amount
+
+
+def opened(side: Side, item: Item, at: At) -> Opened | None:
+    """An item in one block of the axes that are among its levels and that do not cut it; None without such axes."""
+    free = [a for level in item.levels for a in level if a not in item.cut]
+    of = {a: index_of(f"block_{a}{side.suffix}") for a in free}
+    found = Opened(replace(item, cut=(*item.cut, *free)), {**at, **of}, tuple((of[a], side.size(a)) for a in free))
+    return found if free else None
 
 
 def _blocks(side: Side, dims: Mapping[str, Monomial], splits: Mapping[str, str], at: At) -> dict[str, Bounds]:

@@ -19,7 +19,7 @@ from placealg.arith import Monomial
 from placealg.cost.amounts import monomial
 from placealg.cost.bindings import Bindings
 from placealg.cost.indices import Of, index_of, least, most
-from placealg.cost.resharding_parts import common
+from placealg.cost.resharding_parts import common, digits, opened
 from placealg.cost.resharding_stages import Bounds, Side
 from placealg.frozen import FrozenMap
 from placealg.step.checkpoint import Item
@@ -93,6 +93,12 @@ def shared_of_rows(sides: tuple[Side, Side], pairs: tuple[tuple[Item, Item], ...
     """
     if dims is not None:
         pairs = tuple((_along(one, dims), _along(two, dims)) for one, two in pairs)
+    for k, side in enumerate(sides):
+        if inside := opened(side, pairs[0][k], at[k]):
+            names, cut = known.inside(), inside.item.cut
+            told = tuple((replace(a, cut=cut), b) if k == 0 else (a, replace(b, cut=cut)) for a, b in pairs)
+            there = (inside.at, at[1]) if k == 0 else (at[0], inside.at)
+            return inside.every(names.around(shared_of_rows(sides, told, there, names)))
     parts = [[_blocks(side, pair[k].dims, pair[k].splits, at[k], known) for pair in pairs]
              for k, side in enumerate(sides)]
     ends = []
@@ -100,7 +106,7 @@ def shared_of_rows(sides: tuple[Side, Side], pairs: tuple[tuple[Item, Item], ...
         items = [pair[k] for pair in pairs]
         if items[0].cut:
             before = _before(side, items, at[k], list(zip(parts[k], parts[1 - k], strict=True)), known)
-            ends.append(tuple(_at(before, end, known) for end in share_of(side, items[0], at[k], known)))
+            ends.append(tuple(_at(before, end, known) for end in _share_of(side, items[0], at[k], known)))
     if not ends:
         return sympy.Add(*(sympy.prod([level.common for level in _levels(sides[0], one, two, pair[0].dims, known)])
                            for pair, one, two in zip(pairs, *parts, strict=True)))
@@ -118,15 +124,24 @@ def _of_length(name: str, bounds: Sequence[Bounds], value: Callable[..., Any], k
     return value(*bounds)
 
 
-def share_of(side: Side, item: Item, at: Mapping[str, Any], known: Bindings) -> Bounds:
-    """The share of a row that the rank at some coordinates has: of all its elements, or of a parameter's rows."""
+def amount_of(side: Side, item: Item, at: Mapping[str, Any], known: Bindings) -> Any:
+    """How much of a row the rank at some coordinates has: of all its elements, or of a parameter's rows."""
+    if inside := opened(side, item, at):
+        names = known.inside()
+        return inside.every(names.around(amount_of(side, inside.item, inside.at, names)))
+    start, end = _share_of(side, item, at, known)
+    return end - start
+
+
+def _share_of(side: Side, item: Item, at: Mapping[str, Any], known: Bindings) -> Bounds:
+    """The stretch of a row that the rank at some coordinates has."""
     if item.flat:
         length = row_of(side, item, at, known)
         length = known.named("row" + side.suffix, length) if known.speaks(length) else length
-        return _share(side, item.cut, length, at, known)
+        return _cut(side, item, length, at, known)
     own_of = {d: n for d, (_, _, n) in _blocks(side, item.dims, item.splits, at, known).items()}
     width = sympy.prod([n for d, n in own_of.items() if d not in item.row_dims])
-    start, end = _share(side, item.cut, sympy.prod([own_of[d] for d in item.row_dims]), at, known)
+    start, end = _cut(side, item, sympy.prod([own_of[d] for d in item.row_dims]), at, known)
     return width * start, width * end
 
 
@@ -145,15 +160,25 @@ def whole_row(bundle: Bundle) -> bool:
 
 def _along(item: Item, dims: Collection[str]) -> Item:
     """An item as it is along some of its dims, if it is in no row with others."""
+    rows = set(item.row_dims) <= set(dims)
     return replace(item, dims=FrozenMap({d: n for d, n in item.dims.items() if d in dims}),
-                   cut=item.cut if set(item.row_dims) <= set(dims) else ())
+                   cut=item.cut if rows else (), levels=item.levels if rows else ())
+
+
+def _cut(side: Side, item: Item, length: Any, at: Mapping[str, Any], known: Bindings) -> Bounds:
+    """The share of a length that the levels of an item leave to a rank."""
+    low, high = _share(side, item.levels[0], length, at, known)
+    for outer, level in pairwise(item.levels):
+        length = length / digits(side, outer, at)[1] if not side.whole_shares else _of_length(
+            f"own_{'_'.join(outer)}{side.suffix}", [(low, high)], lambda own: own[1] - own[0], known)
+        start, end = _share(side, level, length, at, known)
+        low, high = low + start, low + end
+    return low, high
 
 
 def _share(side: Side, axes: tuple[str, ...], length: Any, at: Mapping[str, Any], known: Bindings) -> Bounds:
     """The share of a length that a rank has along some axes: ⌈length/ranks⌉ where shares are filled up, or the rest."""
-    place, ranks = sympy.S.Zero, sympy.S.One
-    for axis in axes:
-        place, ranks = place * side.size(axis) + at[axis], ranks * side.size(axis)
+    place, ranks = digits(side, axes, at)
     place = known.plain(place)
     if not side.whole_shares:
         return place * length / ranks, (place + 1) * length / ranks

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain
 from math import prod
 
 from placealg.errors import InputError
 from placealg.mesh import Mesh
-from placealg.placement import Mode
+from placealg.placement import Mode, nested
 from placealg.render.svg import CHARACTER, FAINT, INK, PALETTE, SOFT, Picture, clipped, element, label
 from placealg.strategy.options import DATA_DIMS, NONE
 from placealg.strategy.spec import Strategy, parts
@@ -65,29 +67,51 @@ def mesh_sizes(mesh: Mesh, name: str, sizes: Mapping[str, int]) -> dict[str, int
     return chosen
 
 
+Span = tuple[Fraction, Fraction]
+"""From and to, as parts of 1."""
+
+MatrixParts = tuple[MatrixPart, ...]
+"""Parts of one matrix, one below the other."""
+
+
 def held(strategy: Strategy, state: str, rank: Mapping[str, int],
-         sizes: Mapping[str, int]) -> tuple[MatrixPart, MatrixPart, str]:
+         sizes: Mapping[str, int]) -> tuple[MatrixParts, MatrixParts, str]:
     """What a device holds of a matrix of `state` at rest, and while in use; and the tier where it rests.
 
-    Axes that split the model by dims cut columns, axes along which a state is sharded cut rows; the first is major.
+    Axes that split the model by dims cut columns, the first is major. Axes along which a state is sharded cut rows, as
+    `nested` says: whichever state, a row has the same owner along an axis.
 
     >>> from placealg.strategy.catalogue import zero3
     >>> at_rest, in_use, tier = held(zero3(), "parameters", {"dp": 1}, {"dp": 4})
-    >>> at_rest, in_use.bottom, tier
-    (MatrixPart(top=0.25, bottom=0.5, left=0.0, right=1.0), 1.0, 'device')
+    >>> at_rest, in_use[0].bottom, tier
+    ((MatrixPart(top=0.25, bottom=0.5, left=0.0, right=1.0),), 1.0, 'device')
     """
-    placement = strategy.state(state)
-    rows, columns, used = (0.0, 1.0), (0.0, 1.0), (0.0, 1.0)
+    placement, columns = strategy.state(state), (Fraction(0), Fraction(1))
     for axis in strategy.mesh.names:
-        mode = placement.mode(axis)
         if _by_dims(strategy, axis):
             columns = _cut(columns, rank[axis], sizes[axis])
-        elif placement.sharded(axis):
-            rows = _cut(rows, rank[axis], sizes[axis])
-            used = used if mode is Mode.GATHERED else _cut(used, rank[axis], sizes[axis])
-        elif mode is Mode.M:
-            rows = (rows[0], rows[0])
-    return MatrixPart(*rows, *columns), MatrixPart(*used, *columns), "host" if placement.offloaded else "device"
+    modes = {a: placement.mode(a) for a in strategy.mesh.names if not _by_dims(strategy, a)}
+    states = [{a for a in modes if strategy.state(s).sharded(a)} for s in HELD]
+
+    def parts_of(*cutting: Mode) -> MatrixParts:
+        cut, rows = [a for a in modes if modes[a] in cutting], [(Fraction(0), Fraction(1))]
+        for axis in chain(*nested(modes, cut, states)):
+            mine = [rank[axis]] if axis in cut else range(sizes[axis])
+            rows = [_cut(span, k, sizes[axis]) for span in rows for k in mine]
+        return tuple(MatrixPart(*map(float, (*span, *columns))) for span in _joined(rows))
+
+    at_rest = () if Mode.M in modes.values() else parts_of(Mode.S, Mode.GATHERED)
+    return at_rest, parts_of(Mode.S), "host" if placement.offloaded else "device"
+
+
+def _joined(rows: Iterable[Span]) -> list[Span]:
+    """Rows in order, those that follow each other as one."""
+    found: list[Span] = []
+    for top, bottom in rows:
+        if found and found[-1][1] == top:
+            top = found.pop()[0]
+        found.append((top, bottom))
+    return found
 
 
 def _by_dims(strategy: Strategy, axis: str) -> bool:
@@ -96,7 +120,7 @@ def _by_dims(strategy: Strategy, axis: str) -> bool:
     return any(dim not in DATA_DIMS and dim != NONE for dim in dims)
 
 
-def _cut(span: tuple[float, float], rank: int, size: int) -> tuple[float, float]:
+def _cut(span: Span, rank: int, size: int) -> Span:
     start, end = span
     return start + (end - start) * rank / size, start + (end - start) * (rank + 1) / size
 
@@ -135,9 +159,10 @@ def _device(strategy: Strategy, rank: Mapping[str, int], sizes: Mapping[str, int
         rest, use, tier = held(strategy, state, rank, sizes)
         drawn.append(element("rect", x=left, y=top, width=SIDE, height=SIDE, fill="#ffffff", stroke=FAINT))
         if tier == "device":
-            drawn += [_part(use, left, top, _use("while", state)), _part(rest, left, top, colour)]
+            drawn += [*(_part(p, left, top, _use("while", state)) for p in use),
+                      *(_part(p, left, top, colour) for p in rest)]
         else:
-            drawn.append(_part(rest, left, top, _use("host", state)))
+            drawn += [_part(p, left, top, _use("host", state)) for p in rest]
         drawn.append(element("rect", x=left, y=top, width=SIDE, height=SIDE, fill="none",
                              stroke=INK if tier == "device" else colour, stroke_width=0.7 if tier == "device" else 1.6,
                              stroke_dasharray="" if tier == "device" else "4 3"))
@@ -146,8 +171,6 @@ def _device(strategy: Strategy, rank: Mapping[str, int], sizes: Mapping[str, int
 
 def _part(part: MatrixPart, x: float, y: float, fill: str) -> str:
     width, height = (part.right - part.left) * SIDE, (part.bottom - part.top) * SIDE
-    if not width or not height:
-        return ""
     return element("rect", x=x + part.left * SIDE, y=y + part.top * SIDE, width=width, height=height, fill=fill)
 
 

@@ -174,11 +174,14 @@ def layout(found: Checkpoint, item: Item, suffix: str) -> str:
     told: dict[str, list[str]] = {}
     for axis, dim_ in item.splits.items():
         told.setdefault(dim_, []).append(axis + suffix)
+    levels = [axis for level in item.levels for axis in level]
     if item.cut:
-        told["elements" if item.flat else "rows"] = [a + suffix for a in item.cut]
+        told["elements" if item.flat else "rows"] = [a + suffix for a in levels if a in item.cut]
     if found.pipeline:
         told["layers"] = [found.pipeline.axis + suffix]
     cut = ", ".join(f"{what} / {'·'.join(axes)}" for what, axes in told.items()) or "whole"
+    if outside := [a + suffix for a in levels if a not in item.cut]:
+        cut += f", of each block of {'·'.join(outside)}"
     only = ", ".join(f"{a}{suffix} = {k}" for a, k in item.at.items())
     return f"{cut}, at {only}" if only else cut
 

@@ -4,7 +4,7 @@ A checkpoint holds what the `store` events of a program keep. For one state of o
 rank has a block of each of its dims, and the instances of its unit on the rank's stage. Blocks are contiguous: an axis
 cuts a length into parts of ⌈length/n⌉ and a rest, as `torch.chunk` does. An axis that splits a dim of the parameter
 cuts that dim; axes over which a state is sharded cut its remaining rows, or, if `[shards] pad` is "elements", the
-elements of its whole group in one row.
+elements of its whole group in one row: all states of a parameter in the same places, by the levels of `nested`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import reduce
 from itertools import product
 from math import prod
 
@@ -23,6 +22,8 @@ from placealg.models.alone import original
 from placealg.models.apart import DONE, apart
 from placealg.models.graph import DEPTH
 from placealg.models.model import Model, Parameter
+from placealg.placement import Levels, nested
+from placealg.step.groups import placements, rule_of
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
 from placealg.step.trained import trained
@@ -46,9 +47,10 @@ class Item:
     """One state of one parameter in a checkpoint.
 
     `dims` are its dims and their sizes, with those of its rows (`rows` of them) first. `splits` maps an axis to the dim
-    that it splits, in the order of the mesh; `cut` are the further axes over which the state is sharded. `at` restricts
-    the ranks that stored it: axis -> coordinate. `units` are those that use it; `beside` are, if `flat`, the parameters
-    that share its one row of elements, itself included. `bytes` is the size of an element.
+    that it splits, in the order of the mesh; `cut` are the further axes over which the state is sharded, in `levels`,
+    as `nested` says; of a level that is not in `cut` it has the blocks of all ranks. `at` restricts the ranks that
+    stored it: axis -> coordinate. `units` are those that use it; `beside` are, if `flat`, the parameters that share its
+    one row of elements, itself included. `bytes` is the size of an element.
     """
 
     parameter: str
@@ -65,6 +67,7 @@ class Item:
     flat: bool = False
     beside: tuple[tuple[FrozenMap[str, Monomial], FrozenMap[str, str]], ...] = ()
     before: int = 0
+    levels: Levels = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -125,7 +128,7 @@ def checkpoint(step: Step, strategy: Strategy, model: Model) -> Checkpoint:
     stores = [e for e in step.phase("save") if e.verb == "store"]
     graph = step.reference.graph
     layers = {loop.unit: loop.count for loop in graph.loops if not graph.single(loop.unit)}
-    items = [item for e in stores if e.group for item in _items(step, e, known)]
+    items = [item for e in stores if e.group for item in _items(step, e, strategy, known)]
     if unit := apart(graph):
         layers = {DEPTH: model.graph.count(DEPTH)}
         items = _together(items, unit, layers[DEPTH])
@@ -151,13 +154,14 @@ def _together(items: list[Item], unit: str, count: Monomial) -> list[Item]:
     return [*found, *mine.values()]
 
 
-def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable[Item]:
+def _items(step: Step, event: Event, strategy: Strategy, known: Mapping[str, Parameter]) -> Iterable[Item]:
     group, reference = step.reference.group(event.group), step.reference
     for clause in event.where:
         if clause.but or clause.rank == LAST_RANK:
             raise InputError(f"{event.path}: where = {clause}: who stores what of a checkpoint is said by number")
     at = FrozenMap({c.axis: c.rank for c in event.where if c.rank is not None})
     cut = tuple(a for a in reference.mesh.names if any(c.axis == a and c.rank is None for c in event.where))
+    levels = _levels(strategy, group, known[group.parameters[0]], cut)
     flat = bool(cut) and reference.pad == "elements"
     told = [(_ordered(known[p], reference.abstract), _splits(step, group, p)) for p in group.parameters]
     for k, name in enumerate(group.parameters):
@@ -165,7 +169,14 @@ def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable
         yield Item(original(name), event.value, group.name, group.sites, dims, len(known[name].rows) or len(dims),
                    splits, tuple(a for a in cut if a not in group.split), at,
                    ONE if reference.abstract or reference.graph.single(group.unit) else group.count,
-                   BYTES[event.value], flat, tuple(told) if flat else (), k)
+                   BYTES[event.value], flat, tuple(told) if flat else (), k, levels)
+
+
+def _levels(strategy: Strategy, group: Group, parameter: Parameter, cut: tuple[str, ...]) -> Levels:
+    """The levels in which axes cut a state of a group, which is sharded over those of `cut`."""
+    axes = [a for a in strategy.mesh.names if a not in group.split]
+    states = placements(strategy, group, rule_of(strategy, parameter))
+    return nested(axes, cut, [*({a for a in axes if state.sharded(a)} for state in states), cut])
 
 
 def _ordered(parameter: Parameter, abstract: bool) -> FrozenMap[str, Monomial]:
@@ -236,12 +247,11 @@ def held(item: Item, at: Mapping[str, int], sizes: Sizes, lines: Mapping[str, tu
     """Line -> the part of one instance of an item that the rank at these coordinates has."""
     lengths = {d: sizes.length(n) for d, n in item.dims.items()}
     blocks = _blocks(item.dims, item.splits, at, sizes)
-    share = reduce(lambda found, a: (found[0] * sizes.mesh[a] + at[a], found[1] * sizes.mesh[a]), item.cut, (0, 1))
     found = {}
     for line, dims in lines.items():
         spans = _flattened([(lengths[d], blocks[d]) for d in dims])
         if item.cut and (line == ELEMENTS or dims == item.row_dims):
-            spans = _within(spans, *_share(item, blocks, share, at, sizes, line == ELEMENTS))
+            spans = _within(spans, _share(item, blocks, at, sizes, line == ELEMENTS))
         found[line] = spans
     return found
 
@@ -255,19 +265,41 @@ def _blocks(dims: Mapping[str, Monomial], splits: Mapping[str, str], at: Mapping
     return found
 
 
-def _share(item: Item, blocks: Mapping[str, tuple[int, int]], share: tuple[int, int], at: Mapping[str, int],
-           sizes: Sizes, by_element: bool) -> tuple[int, int]:
+def _share(item: Item, blocks: Mapping[str, tuple[int, int]], at: Mapping[str, int], sizes: Sizes,
+           by_element: bool) -> Spans:
     """The places that a rank has of a sharded item, among the elements or rows that the splits leave."""
     lengths = {d: end - start for d, (start, end) in blocks.items()}
     if item.flat:
         sizes_beside = [prod(e - s for s, e in _blocks(dims, splits, at, sizes).values())
                         for dims, splits in item.beside]
-        start, end = block(0, sum(sizes_beside), *share)
         here, own = sum(sizes_beside[:item.before]), sizes_beside[item.before]
-        return min(max(start - here, 0), own), min(max(end - here, 0), own)
-    start, end = block(0, prod(lengths[d] for d in item.row_dims), *share)
+        return tuple((start - here, end - here)
+                     for start, end in meet(_stretches(item, sum(sizes_beside), at, sizes), ((here, here + own),)))
     width = prod(n for d, n in lengths.items() if d not in item.row_dims) if by_element else 1
-    return start * width, end * width
+    return tuple((start * width, end * width)
+                 for start, end in _stretches(item, prod(lengths[d] for d in item.row_dims), at, sizes))
+
+
+def _stretches(item: Item, length: int, at: Mapping[str, int], sizes: Sizes) -> Spans:
+    """The places of a line of so many that a rank has, level by level: its own block of each, or those of all ranks."""
+    found = [(0, length)]
+    for level in item.levels:
+        place, ranks = 0, 1
+        for axis in level:
+            place, ranks = place * sizes.mesh[axis] + at[axis], ranks * sizes.mesh[axis]
+        mine = (place,) if level[0] in item.cut else range(ranks)
+        found = [block(*span, k, ranks) for span in found for k in mine]
+    return _joined(found)
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> Spans:
+    """Spans in order, those that follow each other as one, without empty ones."""
+    found: list[tuple[int, int]] = []
+    for low, high in spans:
+        if found and found[-1][1] == low:
+            low = found.pop()[0]
+        found += [(low, high)] if low < high else []
+    return tuple(found)
 
 
 def _flattened(dims: Iterable[tuple[int, tuple[int, int]]]) -> Spans:
@@ -288,13 +320,12 @@ def _flattened(dims: Iterable[tuple[int, tuple[int, int]]]) -> Spans:
     return tuple(spans)
 
 
-def _within(spans: Spans, start: int, end: int) -> Spans:
-    """The part of some spans from their place `start` to their place `end`."""
+def _within(spans: Spans, shares: Spans) -> Spans:
+    """The part of some spans that is at these of their places, counted from 0."""
     found, passed = [], 0
     for low, high in spans:
-        first, last = max(low, low + start - passed), min(high, low + end - passed)
-        if first < last:
-            found.append((first, last))
+        found += [(first - passed + low, last - passed + low)
+                  for first, last in meet(((passed, passed + high - low),), shares)]
         passed += high - low
     return tuple(found)
 

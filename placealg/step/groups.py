@@ -151,7 +151,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         if parameter.sites[0] != unit.name:
             raise InputError(f"parameter '{parameter.name}' of {model.name} belongs to unit '{unit.name}', and unit "
                              f"'{parameter.sites[0]}' uses it first: it belongs to that one")
-        rule = _rule_of(strategy, parameter)
+        rule = rule_of(strategy, parameter)
         axes = tuple(split.get(parameter.name, ()))
         lives = {a: (rule.lifetime if rule else {}).get(a, strategy.lifetime(a)) for a in strategy.mesh.names}
         leaf = leaf_of(parameter.name) if LEAF in lives.values() else ""
@@ -168,7 +168,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
     for members in classes.values():
         named = [(whole, members)] if members is largest else [(p.name, [p]) for p in members]
         for name, parameters in named:
-            rule = _rule_of(strategy, parameters[0])
+            rule = rule_of(strategy, parameters[0])
             optimizer, locality, reads = _optimizer(strategy, rule, parameters[0], model.abstract)
             found, still = model.statistics.get(parameters[0].name), _frozen(model, parameters[0])
             types = rule.types if rule else FrozenMap()
@@ -206,7 +206,7 @@ def _frozen(model: Model, parameter: Parameter) -> bool:
     return found is not None and found.frozen and parameter.name not in model.statistics
 
 
-def _rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:
+def rule_of(strategy: Strategy, parameter: Parameter) -> GroupRule | None:
     """The first group rule that matches a parameter."""
     return next((r for r in strategy.groups if r.matches(parameter.name)), None)
 
@@ -243,20 +243,24 @@ def _stacked(optimizer: str, rule: GroupRule | None, parameter: Parameter, dims:
     return tuple(a for a, dim in dims.items() if dim in numbering)
 
 
-def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...],
-          dims: Mapping[str, str]) -> Plan:
+def placements(strategy: Strategy, group: Group, rule: GroupRule | None) -> tuple[StatePlacement, ...]:
+    """How parameters, optimizer and gradients of a group are placed, by the strategy and by the rule of the group."""
     def state(name: str) -> StatePlacement:
-        placement = strategy.state(name)
+        alone = group.taken or group.merge == "max"
+        placement = StatePlacement() if alone else strategy.state(name)
         if rule is None or name not in rule.states:
             return placement
         mine = rule.states[name]
-        return StatePlacement(placement.modes.plus(mine.modes), placement.offloaded or mine.offloaded)
+        return mine if alone else StatePlacement(placement.modes.plus(mine.modes),
+                                                 placement.offloaded or mine.offloaded)
 
+    return tuple(map(state, ("parameters", "optimizer", "gradients")))
+
+
+def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tuple[str, ...],
+          dims: Mapping[str, str]) -> Plan:
     axes = tuple(a for a in strategy.mesh.names if a not in group.split)
-    parameters, optimizer, gradients = state("parameters"), state("optimizer"), state("gradients")
-    if group.taken or group.merge == "max":
-        parameters, optimizer, gradients = (rule.states.get(s, StatePlacement()) if rule else StatePlacement()
-                                            for s in ("parameters", "optimizer", "gradients"))
+    parameters, optimizer, gradients = placements(strategy, group, rule)
     away = {"parameters": parameters.offloaded, "optimizer": optimizer.offloaded}
     if strategy.share_away and not (rule and "optimizer" in rule.states and rule.states["optimizer"].offloaded):
         away["optimizer"] = group.unit == AWAY and not group.statistic

@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 import sympy
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from predicting import predicting
 
@@ -100,6 +100,45 @@ def test_of_several_axes(one: str, old: dict[str, int], two: str, new: dict[str,
     at = {**{a + OLD: n for a, n in old.items()}, **new, **model}
     has = [had(formulas, {**at, RANK: rank}) for rank in range(min(prod(old.values()), prod(new.values())))]
     assert sum(has) == counted.stays
+
+
+@st.composite
+def over_axes(draw: st.DrawFn) -> str:
+    """A strategy of two axes, each of its states sharded over some of them: the same, nested or crossing ones."""
+    at = draw(st.lists(st.sampled_from([(), ("x",), ("y",), ("x", "y")]), min_size=3, max_size=3))
+    states = [f'{state} = {{ {", ".join(f"{a} = {mode!r}" for a in axes)} }}'.replace("'", '"')
+              for state, mode, axes in zip(("parameters", "optimizer", "gradients"), ("S*", "S", "S"), at, strict=True)]
+    pad = draw(st.sampled_from(["none", "none", "rows", "elements"]))
+    return "\n".join(['[mesh]', 'x = "symbolic"', 'y = "symbolic"', '[dims]', 'x = ["batch"]', 'y = ["batch"]',
+                      '[states]', *states, '[shards]', f'pad = "{pad}"'])
+
+
+NESTED = """[mesh]\nx = "symbolic"\ny = "symbolic"\n[dims]\nx = ["batch"]\ny = ["batch"]\n[states]
+parameters = { y = "S*" }\noptimizer = { x = "S", y = "S" }\n[shards]\npad = "%s\""""
+CROSSING = NESTED.replace('optimizer = { x = "S", y', 'gradients = { x = "S", y = "S" }\noptimizer = { x')
+SIDES = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+def agree_over_axes(one: str, two: str, old: tuple[int, int], new: tuple[int, int], rows: int, model: str) -> None:
+    times = prod(old) * prod(new) if any('pad = "none"' in text for text in (one, two)) else 1
+    at = {"Psi": rows * times} if model == "abstract" else {"h": 2 * times, "f": rows * times, "L": 2, "V": 3 * times}
+    agree((one, two, model), *(dict(zip("xy", n, strict=True)) for n in (old, new)), at, *EVERY)
+
+
+@settings(max_examples=6, deadline=None)
+@given(one=over_axes(), two=over_axes(), old=SIDES, new=SIDES, rows=st.integers(1, 20))
+@example(one=NESTED % "none", two=CROSSING % "none", old=(2, 3), new=(3, 2), rows=1)
+@example(one=CROSSING % "elements", two=NESTED % "rows", old=(2, 3), new=(3, 2), rows=13)
+def test_of_states_over_other_axes(one: str, two: str, old: tuple[int, int], new: tuple[int, int], rows: int) -> None:
+    agree_over_axes(one, two, old, new, rows, "abstract")
+
+
+@pytest.mark.slow
+@settings(max_examples=20, deadline=None)
+@given(one=over_axes(), two=over_axes(), old=SIDES, new=SIDES, rows=st.integers(1, 7))
+def test_of_matrices_over_other_axes(one: str, two: str, old: tuple[int, int], new: tuple[int, int],
+                                     rows: int) -> None:
+    agree_over_axes(one, two, old, new, rows, "mlp")
 
 
 @pytest.mark.slow

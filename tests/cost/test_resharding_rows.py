@@ -63,7 +63,8 @@ def items(parameters: list[Dims], layout: Layout) -> list[Item]:
     told = [(FrozenMap({d: Monomial(Fraction(n)) for d, n in dims.items()}),
              FrozenMap({a: splits[a] for a in AXES if splits.get(a) in dims})) for dims in parameters]
     return [Item(f"p{k}", "moments", "g", ("u",), dims, 1, own, () if kind == "whole" else ("dp",), FrozenMap(),
-                 Monomial(), "4", kind == "row", tuple(told) if kind == "row" else (), k)
+                 Monomial(), "4", kind == "row", tuple(told) if kind == "row" else (), k,
+                 () if kind == "whole" else (("dp",),))
             for k, (dims, own) in enumerate(told)]
 
 

@@ -120,7 +120,7 @@ def test_what_is_drawn_at_rest_is_what_memory_counts(name: str) -> None:
     sizes = drawn_sizes(strategy, {})
     for rank in strategy.mesh.ranks(sizes):
         for state in HELD:
-            rest, use, tier = held(strategy, state, rank, sizes)
+            (rest,), (use,), tier = held(strategy, state, rank, sizes)
             area = (rest.bottom - rest.top) * (rest.right - rest.left)
             sharded = [sizes[a] for a in strategy.mesh.names if "S" in strategy.mode_text(state, a)]
             want = Fraction(1)
@@ -133,7 +133,8 @@ def test_what_is_drawn_at_rest_is_what_memory_counts(name: str) -> None:
 
 def test_together_the_devices_hold_every_part_once() -> None:
     strategy, sizes = pa.zero3() * pa.tp_sp(), {"dp": 4, "tp": 2}
-    parts = [held(strategy, "parameters", rank, sizes)[0] for rank in strategy.mesh.ranks(sizes)]
+    parts = [part for rank in strategy.mesh.ranks(sizes)
+             for part in held(strategy, "parameters", rank, sizes)[0]]
     assert len(set(parts)) == 8
     assert sum((p.bottom - p.top) * (p.right - p.left) for p in parts) == pytest.approx(1)
 

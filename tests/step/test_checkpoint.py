@@ -58,6 +58,31 @@ def test_counts_by_hand(old: tuple[str, int], new: tuple[str, int], read: int, s
     assert (counted.stays / element, counted.reads / 2) == (stays, reads)
 
 
+NODE_LOCAL = """
+[mesh]
+node = "symbolic"
+gpu = "symbolic"
+[dims]
+node = ["batch"]
+gpu = ["batch"]
+[states]
+parameters = { gpu = "S*" }
+optimizer = { node = "S", gpu = "S" }
+gradients = { gpu = "S" }
+"""
+
+
+def test_states_over_other_axes_have_the_same_owners() -> None:
+    """Of 8 elements on 2 nodes of 2 gpus, ranks 0 to 3 have 0:4, 4:8, 0:4, 4:8 of weights, which gpus alone cut.
+
+    Nodes cut inside: of moments they have 0:2, 4:6, 2:4, 6:8. Read by 4 ranks, which need 0:2, 2:4, 4:6 and 6:8, what
+    ranks 0 and 3 read stays, of both states: 4 elements of each.
+    """
+    found = Reshard(of(NODE_LOCAL, "abstract"), of("zero3", "abstract"))
+    counted = totals(found, sizes({"node": 2, "gpu": 2}, {"Psi": 8}), sizes({"dp": 4}, {"Psi": 8}))
+    assert (counted.read, counted.stays, counted.moved) == (8 * (2 + 8), 4 * (2 + 8), 4 * (2 + 8))
+
+
 PAIRS = [
     ("zero3*tp_sp", {"dp": 2, "tp": 2}, "zero1*tp", {"dp": 3, "tp": 2}),
     ("zero3", {"dp": 4}, "zero3", {"dp": 3}),

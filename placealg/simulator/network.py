@@ -8,6 +8,7 @@ linear, and of degree one, so that exact numbers stay short over several steps.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import zlib
@@ -135,7 +136,7 @@ def loss_gradient(output: Vector, target: Vector, weight: Fraction) -> Vector:
 
 
 def digest(*numbers: Number) -> Fraction:
-    """A multiple of 2**-24 in (0, 1] that depends on every digit of `numbers`.
+    """A multiple of 2**-24 in (0, 1] that depends on every digit of `numbers`; equal ones have equal digests.
 
     What clipping and per-matrix optimizers do with a norm is, for every claim about placement, an uninterpreted
     function of it. This one has short values, so that exact numbers do not double in length with every use. Of floats
@@ -143,10 +144,10 @@ def digest(*numbers: Number) -> Fraction:
     """
     if any(isinstance(n, Residues) and n.numbers.dtype.kind == "f" for n in numbers):
         return Fraction(1 / (1 + math.hypot(*(float(x) for n in numbers for x in residues(n)))))
-    code = 0
-    for number in numbers:
-        code = (code * 1_000_003 + hash(number)) % 2_305_843_009_213_693_951
-    return Fraction(1 + code % 2**24, 2**24)
+    fractions = [n.as_integer_ratio() for n in numbers if isinstance(n, Fraction)]
+    whole = fractions if len(fractions) == len(numbers) else [residues(n).ravel().tolist() for n in numbers]
+    key = " ".join(",".join(f"{x:x}" for x in number) for number in whole)
+    return Fraction(1 + int.from_bytes(hashlib.blake2b(key.encode(), digest_size=3).digest(), "big"), 2**24)
 
 
 def clip_factor(squared_norm: Number) -> Fraction:

@@ -140,10 +140,11 @@ def digest(*numbers: Number) -> Fraction:
 
     What clipping and per-matrix optimizers do with a norm is, for every claim about placement, an uninterpreted
     function of it. This one has short values, so that exact numbers do not double in length with every use. Of floats
-    it is 1 / (1 + the norm of all numbers), which rounding hardly changes.
+    it is 1 / (1 + the norm of all numbers), which rounding hardly changes; 0 of what is too large for a float.
     """
     if any(isinstance(n, Residues) and n.numbers.dtype.kind == "f" for n in numbers):
-        return Fraction(1 / (1 + math.hypot(*(float(x) for n in numbers for x in residues(n)))))
+        norm = math.hypot(*(float(x) for n in numbers for x in residues(n).ravel()))
+        return Fraction(1 / (1 + norm)) if math.isfinite(norm) else ZERO
     fractions = [n.as_integer_ratio() for n in numbers if isinstance(n, Fraction)]
     whole = fractions if len(fractions) == len(numbers) else [residues(n).ravel().tolist() for n in numbers]
     key = " ".join(",".join(f"{x:x}" for x in number) for number in whole)

@@ -237,8 +237,7 @@ def _text(number: object) -> str:
 def _number(x: Number) -> str:
     if isinstance(x, Residues):
         return repr(x)
-    text = str(x)
-    if len(text) <= 24:
+    if max(map(int.bit_length, x.as_integer_ratio())) < 80 and len(text := str(x)) <= 24:
         return text
     try:
         return f"about {float(x):.9g}"
@@ -271,7 +270,8 @@ def floats_beside(step: Step, outcome: Outcome) -> Difference | None:
     """The difference that a run shows, of the same run in floats.
 
     It may be at a later element: the first at which floats differ by more than rounding. None where the run has no
-    residues, and where floats differ first at another event, on another rank or in another parameter.
+    residues, where floats differ first at another event, on another rank or in another parameter, and where they are
+    too large.
     """
     exact, setting = outcome.difference, outcome.setting
     if exact is None or setting is None or PRIME_TOLD not in exact.want:
@@ -279,6 +279,8 @@ def floats_beside(step: Step, outcome: Outcome) -> Difference | None:
     with np.errstate(all="ignore"):
         found = simulate(step, replace(setting, floats=True)).difference
     if found is None or replace(exact, got=found.got, want=found.want, element=found.element) != found:
+        return None
+    if any(word in found.got + found.want for word in ("nan", "inf")):
         return None
     return found
 

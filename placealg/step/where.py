@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from placealg.errors import InputError
@@ -27,6 +28,33 @@ class Clause:
         return f"not {text}" if self.but else text
 
 
+def meets(clauses: Iterable[Clause], size: int) -> bool:
+    """Whether a rank along an axis of this size meets all clauses on that axis, if any rank may be the owner.
+
+    >>> middle = parse_where("not rank(dp)=0, not rank(dp)=last", ("dp",))
+    >>> [n for n in range(1, 6) if meets(middle, n)]
+    [3, 4, 5]
+    """
+    listed = tuple(clauses)
+    owns = {c.but for c in listed if c.rank is None}
+    if owns == {True, False} or (True in owns and size == 1):
+        return False
+    numbers = [(size - 1 if c.rank == LAST_RANK else c.rank, c.but) for c in listed if c.rank is not None]
+    tried = {*range(len(numbers) + 1), *(n for n, _ in numbers)}
+    return any(k < size and all((k == n) != but for n, but in numbers) for k in tried)
+
+
+def least_size(clauses: Iterable[Clause]) -> int | None:
+    """The least size of an axis at which some rank meets all clauses on it; None if there is none.
+
+    Each clause leaves out one rank at most, or wants one, so that few sizes from 1, or beyond a named rank, are tried.
+    """
+    listed = tuple(clauses)
+    least = {1, *(c.rank + 1 for c in listed if c.rank is not None)}
+    tried = sorted({n + more for n in least for more in range(len(listed) + 2)} - {0})
+    return next((n for n in tried if meets(listed, n)), None)
+
+
 def parse_where(text: str, axes: tuple[str, ...]) -> tuple[Clause, ...]:
     """Read comma-joined `all`, `owner(axis)`, `rank(axis)=k`, `rank(axis)=last`, and `not` before one of these.
 
@@ -46,4 +74,7 @@ def parse_where(text: str, axes: tuple[str, ...]) -> tuple[Clause, ...]:
             raise InputError(f"where names axis '{axis}', which the mesh lacks", name=axis, valid=axes)
         number = None if found[4] is None else LAST_RANK if found[4] == "last" else int(found[4])
         clauses.append(Clause(axis, number, found[1] is not None))
+    for axis in dict.fromkeys(c.axis for c in clauses):
+        if least_size(c for c in clauses if c.axis == axis) is None:
+            raise InputError(f"where = '{text}' holds on no rank, whatever the size of {axis}")
     return tuple(clauses)

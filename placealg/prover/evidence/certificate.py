@@ -19,7 +19,7 @@ from placealg.prover.evidence import lemmas, symbols
 from placealg.prover.evidence.premises import premises
 from placealg.prover.evidence.smtlib import Writer, comment, declarations, header
 from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
-from placealg.prover.evidence.vacuity import occurrences, occurring, vacuity_sizes
+from placealg.prover.evidence.vacuity import questions
 from placealg.prover.examine import PER_GROUP, Candidate, in_case, of_ops
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.flow import Flows
@@ -104,18 +104,19 @@ class _Files:
 
     def vacuity(self) -> Iterator[Query]:
         """The queries that the premises have models."""
-        verdict, checked = self.verdicts["vacuity", ""], len(occurrences(self.step))
+        verdict = self.verdicts["vacuity", ""]
         expected = SAT if verdict.verdict == PROVED else ""
-        for number in vacuity_sizes(self.step):
-            *pinned, together = occurring(self.step, number)
-            sizes = {str(p.arg(0)): number for p in pinned}
+        for question in questions(self.step):
+            checked, pinned, together = len(question.occurrences), question.pinned, question.together
+            sizes = {str(p.arg(0)): n for p, n in zip(pinned, question.sizes.values(), strict=True)}
             head = self.head(f"vacuity: {OBLIGATIONS['vacuity']}", "",
                              "at the pinned sizes the premises have a model in which every `where` holds on some rank",
                              expected, _ended(verdict), ("instances", f"{checked}, all in one formula"),
                              *_pins(sizes))
             lines = [*head, *_asked("QF_NIA", [*premises(self.step, [*pinned, together]), *pinned],
                                     [("every premise and every `where` at once", together)])]
-            yield Query(self.name("vacuity", f"sizes-{number}"), "vacuity", "", str(verdict.verdict), expected,
+            numbers = "-".join(map(str, dict.fromkeys(sizes.values())))
+            yield Query(self.name("vacuity", f"sizes-{numbers}"), "vacuity", "", str(verdict.verdict), expected,
                         _joined(lines), checked, 1, {}, sizes)
 
     def partition(self) -> Iterator[Query]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
+from placealg.polynomial import Polynomial
 from placealg.prover import correct
 from placealg.prover.calculus.contribution import EXISTS, OPAQUE, SIZE_ONE, Equality, Term, Value, count_cell, merged
 from placealg.prover.calculus.places import ELEMENTS, PADDED
@@ -205,25 +206,45 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: M
     None if a term has no closed form, or counts tokens.
     """
     weighting = correct.equal_counts(reference)
-    total: dict[tuple[tuple[str, int], ...], Monomial] = {}
+    total = Polynomial()
     for term in terms:
-        part = weighting(term.coefficient) / weighting(want)
-        for axis, position in term.at.items():
-            if position == UNIT or is_owner(position) or dim_of(position) or is_contracted(position):
-                part = part / place.ranks(axis, reference)
-            elif not place.holds((axis, DEVICE, position)):
-                part = part * Monomial.number(0)
-        for axis, p, q in term.given:
-            if p not in (EXISTS, SIZE_ONE) and not (is_rank(p) and is_rank(q)):
-                part = part / place.ranks(axis, reference)
-            elif not place.holds((axis, p, q)):
-                part = part * Monomial.number(0)
-        old = total.get(part.powers, Monomial.number(0))
-        total[part.powers] = Monomial(old.coefficient + part.coefficient, part.powers)
-    kept = [p for p in total.values() if p.coefficient]
+        part = Polynomial.of([weighting(term.coefficient) / weighting(want)])
+        for axis in sorted({*term.at, *(a for a, _, _ in term.given)}):
+            said = [(p, q) for a, p, q in (*term.given, *((a, DEVICE, p) for a, p in term.at.items())) if a == axis]
+            part = part * _share(axis, said, place.ranks(axis, reference), place)
+        total = total + part
+    kept = total.monomials()
     if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
         return None
     return told_sum(kept)
+
+
+def _share(axis: str, equal: Iterable[tuple[Position, Position]], size: Monomial, place: ModelPlaces) -> Polynomial:
+    """The share of units, and of elements, at which all these positions along an axis are equal, in its size.
+
+    Where a unit is computed, and who owns an element or an index, is any rank, and none of these depends on another;
+    the other positions stand where they do in the model. Equal positions are one: a unit is at one rank alone.
+    """
+    apart = Polynomial.number(1)
+    classes: list[set[Position]] = []
+    for p, q in equal:
+        if p in (EXISTS, SIZE_ONE):
+            apart = apart if place.holds((axis, p, q)) else Polynomial()
+        elif out := excluded(p) or excluded(q):
+            other = p if excluded(q) else q
+            apart = apart * (Polynomial.number(1) - _share(axis, [(out, other)], size, place))
+        else:
+            joined = [c for c in classes if c & {p, q}]
+            classes = [c for c in classes if c not in joined] + [{p, q}.union(*joined)]
+    for together in classes:
+        free = {p for p in together if p == UNIT or is_owner(p) or dim_of(p) or is_contracted(p)}
+        fixed = together - free
+        if len(at := {place.coordinate(axis, p) for p in fixed}) > 1 or any(k >= place.sizes[axis] for k in at):
+            return Polynomial()
+        if LAST in fixed and any(map(is_rank, fixed)):  # so it is at this size alone
+            size = Monomial.number(place.sizes[axis])
+        apart = apart * Polynomial.of([size ** -(len(free) - (not fixed))])
+    return apart
 
 
 def tell(weight: Monomial) -> str:

@@ -7,9 +7,11 @@ counts, differs from the single device. One that does not replay is UNDECIDED.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from placealg.prover.examine import Candidate, examine
-from placealg.prover.verdict import REFUTED, Report, not_covered, overall
+from placealg.prover.verdict import REFUTED, UNDECIDED, Report, not_covered, overall
+from placealg.solver_presence import why_not
 from placealg.step.edit import Edited
 from placealg.step.program import Step
 
@@ -39,7 +41,11 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
     else:
         findings = examine(step)
     verdicts, refuted = findings.verdicts, None
-    if findings.candidates:  # the simulator is loaded where there is something to run: most programs are proved
+    if findings.candidates and (missing := why_not("numpy")):
+        verdicts = tuple(replace(v, verdict=UNDECIDED, cls=None,
+                                 reason=f"the counterexample cannot be replayed, numpy {missing}: {v.reason}")
+                         if v.verdict == REFUTED else v for v in verdicts)
+    elif findings.candidates:  # the simulator is loaded where there is something to run: most programs are proved
         from placealg.check.refutation import refutations
 
         refuted = refutations(step, findings)

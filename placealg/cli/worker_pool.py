@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context, resource_tracker
-from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from placealg.atomic_files import uninterrupted
 from placealg.cli.terminal import work_for_another
 from placealg.progress import say
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 T = TypeVar("T")
 Made = TypeVar("Made")
@@ -23,6 +24,9 @@ def together(work: Callable[[T], Made], items: Sequence[T], what: str) -> list[M
     >>> together(abs, [-1, 2, -3], "numbers")
     [1, 2, 3]
     """
+    from multiprocessing import get_context
+    from multiprocessing.connection import Connection, wait
+
     context, count = get_context("spawn"), min(os.cpu_count() or 1, len(items))
     links: list[Connection] = []
     processes: list[Any] = []
@@ -64,6 +68,8 @@ def _start_tracker() -> None:
     Its start lets interrupts through again: here, and not between others that are started with interrupts held back.
     """
     if hasattr(signal, "pthread_sigmask"):
+        from multiprocessing import resource_tracker
+
         resource_tracker.ensure_running()
 
 

@@ -2,12 +2,14 @@
 
 A query is SMT-LIB 2 text, as the queries of a certificate are. Bounds: a resource limit, which is deterministic,
 a limit on memory, and a wall-clock limit after which the process is killed, because the solver's own timeout is
-not a bound. Seeds are fixed. `unknown`, a kill and a crash are all answers.
+not a bound. Seeds are fixed. `unknown`, a kill and a crash are all answers. Where a system starts no processes, as in a
+browser, the solver runs in this one, under the resource limit alone.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import multiprocessing
 import os
 import signal
@@ -16,12 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import z3
 
 from placealg.atomic_files import uninterrupted
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 SAT, UNSAT, UNKNOWN = "sat", "unsat", "unknown"
 RESOURCE_LIMIT = 20_000_000
@@ -32,6 +36,8 @@ MEMORY_BYTES = 4 * 2**30
 OLDEST_Z3 = (4, 13)
 _ENDING_SECONDS = 2.0
 _OF_MEMORY = ("SIGKILL", "SIGABRT")
+_SHORT = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+"""The errors of a system that starts processes, and is short of something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +138,16 @@ def _serve(connection: Connection, theirs: Connection | None, solve: Solve) -> N
             query = connection.recv()
         except EOFError:
             return
-        try:
-            connection.send(solve(*query))
-        except MemoryError:
-            connection.send(Reply(UNKNOWN, {}, "the solver ran out of memory"))
-        except Exception as error:
-            connection.send(Reply(UNKNOWN, {}, f"solver error: {error}"))
+        connection.send(_answer(solve, query))
+
+
+def _answer(solve: Solve, query: tuple[Any, ...]) -> Reply:
+    try:
+        return solve(*query)
+    except MemoryError:
+        return Reply(UNKNOWN, {}, "the solver ran out of memory")
+    except Exception as error:
+        return Reply(UNKNOWN, {}, f"solver error: {error}")
 
 
 def _limit_memory() -> None:
@@ -181,12 +191,15 @@ class SolverProcess:
     def ask_text(self, text: str, *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS,
                  model: bool = True) -> Reply:
         """The same as `ask`, for SMT-LIB 2 text."""
+        query = (text, limit) if model else (text, limit, False)
         try:
             connection = self._start()
-        except OSError as error:
-            return Reply(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
+        except (OSError, ImportError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno in _SHORT:
+                return Reply(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
+            return _answer(self._solve, query)
         try:
-            connection.send((text, limit) if model else (text, limit, False))
+            connection.send(query)
             if not connection.poll(seconds):
                 self.stop()
                 return Reply(UNKNOWN, {}, f"the solver was stopped after {seconds:g} s")
@@ -237,11 +250,16 @@ class SolverProcess:
             context: Any = multiprocessing.get_context("fork" if forks else "spawn")
             ours, theirs = context.Pipe()
             copied = ours if forks else None
-            self._process = context.Process(target=_serve, args=(theirs, copied, self._solve), daemon=True)
-            with uninterrupted(), allowed_children():
-                self._process.start()
-            theirs.close()
-            self._connection = ours
+            process = context.Process(target=_serve, args=(theirs, copied, self._solve), daemon=True)
+            try:
+                with uninterrupted(), allowed_children():
+                    process.start()
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            self._process, self._connection = process, ours
         return self._connection
 
 

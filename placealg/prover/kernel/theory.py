@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -140,6 +139,8 @@ def _clear(keep: Path) -> None:
 
 
 def _limited() -> None:
+    import resource  # not every system has it, and whoever reads programs needs none of it
+
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
 

@@ -1,0 +1,79 @@
+"""Where a system starts no process, or lacks a module: proofs are what they are elsewhere, or say what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, SolverProcess, z3_answer
+
+POSITIVE = "(declare-const x Int)(assert (> x 0))(check-sat)"
+NOTHING = "(declare-const x Int)(assert (> x x))(check-sat)"
+
+
+@pytest.mark.parametrize("error", [
+    PermissionError(1, "Operation not permitted"), OSError(38, "Function not implemented"),
+    ModuleNotFoundError("No module named '_multiprocessing'"), NotImplementedError("no processes here")])
+def test_the_solver_runs_here_where_no_process_starts(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refused() -> int:
+        raise error
+
+    monkeypatch.setattr(os, "fork", refused)
+    solver = SolverProcess()
+    assert [solver.ask_text(t).status for t in (POSITIVE, NOTHING)] == [SAT, UNSAT]
+    assert solver.ask_text(POSITIVE).model["x"] > 0
+    assert solver.ask_text("(").reason.startswith("solver error")
+    solver.stop()
+
+
+def test_a_solver_that_runs_here_is_limited_by_its_work() -> None:
+    primes = "".join(f"(declare-const {x} Int)(assert (> {x} 1000))" for x in "xyz")
+    text = f"{primes}(assert (= (* x y z) 1000000000039))(check-sat)"
+    assert z3_answer(text, 1000).status == UNKNOWN
+
+
+LACKING = """
+import os, sys
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in LACKS:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+sys.meta_path.insert(0, Lacking())
+def refused(*_):
+    raise PermissionError(1, "Operation not permitted")
+if "resource" in LACKS:
+    os.fork = refused
+from placealg.cli import main
+sys.exit(main(["prove", *sys.argv[1:], "--no-timing"]))
+"""
+
+
+def run(lacks: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
+    program = LACKING.replace("LACKS", repr(lacks))
+    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+
+
+WRONG = """base = "zero2"
+[[edit]]
+drop = "*.layer.weight.grad.reduce[dp]"
+"""
+
+
+@pytest.mark.parametrize(("lacks", "code"), [(("resource", "_multiprocessing"), 1), (("numpy",), 3)])
+def test_a_refutation_without_modules_of_the_system(lacks: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(WRONG)
+    refuted = run(lacks, str(file))
+    assert refuted.returncode == code, refuted.stderr
+    assert "Traceback" not in refuted.stderr
+    assert ("numpy is not installed: pip install numpy" in " ".join(refuted.stdout.split())) == (code == 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lacks", [("resource", "_multiprocessing"), ("numpy",)])
+def test_a_proof_without_modules_of_the_system(lacks: tuple[str, ...]) -> None:
+    assert run(lacks, "zero3*tp_sp*pp", "--model", "gpt2").returncode == 0

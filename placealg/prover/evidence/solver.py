@@ -182,6 +182,7 @@ class SolverProcess:
         self._solve = solve
         self._process: Any = None
         self._connection: Connection | None = None
+        self._here = False
 
     def ask(self, assertions: Iterable[Any], *, limit: int = RESOURCE_LIMIT, seconds: float = WALL_SECONDS,
             model: bool = True) -> Reply:
@@ -192,11 +193,14 @@ class SolverProcess:
                  model: bool = True) -> Reply:
         """The same as `ask`, for SMT-LIB 2 text."""
         query = (text, limit) if model else (text, limit, False)
+        if self._here:
+            return _answer(self._solve, query)
         try:
             connection = self._start()
         except (OSError, ImportError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno in _SHORT:
                 return Reply(UNKNOWN, {}, f"the solver's process cannot be started: {error.strerror}")
+            self._here = True
             return _answer(self._solve, query)
         try:
             connection.send(query)

@@ -47,6 +47,7 @@ def refused(*_):
     raise PermissionError(1, "Operation not permitted")
 if "resource" in LACKS:
     os.fork = refused
+import placealg.cli.commands, placealg.cli.worker_pool, placealg.prover.kernel.theory
 from placealg.cli import main
 sys.exit(main(["prove", *sys.argv[1:], "--no-timing"]))
 """
@@ -57,13 +58,18 @@ def run(lacks: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
 
 
+def test_modules_of_some_systems_are_imported_where_they_are_used() -> None:
+    assert run(("resource", "_multiprocessing"), "--help").returncode == 0
+
+
 WRONG = """base = "zero2"
 [[edit]]
 drop = "*.layer.weight.grad.reduce[dp]"
 """
 
 
-@pytest.mark.parametrize(("lacks", "code"), [(("resource", "_multiprocessing"), 1), (("numpy",), 3)])
+@pytest.mark.parametrize(("lacks", "code"), [
+    pytest.param(("resource", "_multiprocessing"), 1, marks=pytest.mark.slow), (("numpy",), 3)])
 def test_a_refutation_without_modules_of_the_system(lacks: tuple[str, ...], code: int, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(WRONG)

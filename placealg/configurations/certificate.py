@@ -21,10 +21,8 @@ from placealg.configurations.evaluate import (
     STATES,
     Evaluated,
     asked,
-    at,
-    exact,
-    exact_need,
 )
+from placealg.configurations.exactly import Exact
 from placealg.configurations.found import Configuration, Found
 from placealg.configurations.left_out import Decided
 from placealg.configurations.programs import Program
@@ -121,19 +119,11 @@ def written(one: Configuration) -> dict[str, Any]:
 
 def _strategy(one: Evaluated, question: Question) -> dict[str, Any]:
     say(f"writing {one.programs.expression}")
-    best = None
-    if one.near is not None:
-        columns, _ = one.near
-        path = {"estimate": ESTIMATE, "bound": BOUND, "card": CARD, "memory": None}[question.objective]
-        if path is None:
-            best = min(exact_need(one.programs, question, at(columns, k)) for k in range(len(columns["b"])))
-        else:
-            best = min(question.by_sequence(exact(one.programs, question, path, at(columns, k))[0], at(columns, k))
-                       for k in range(len(columns["b"])))
-            best *= question.machine.values["card_bw"] if question.objective == "card" else 1
+    near = one.near
+    best = None if near is None else min(one.exactly(question.objective, Exact(one.programs, question), near[0]))
     wanted = kinds(one.programs.strategy, question.units, asked(one.programs, question)) if one.count else ()
     return {"stages": [stage(one.programs.of(kind), question) for kind in wanted], "layouts": one.count,
-            "fit": len(one.needed), "places": one.places, "least": None if best is None else str(best)}
+            "fit": one.fit, "places": one.places, "least": None if best is None else str(best)}
 
 
 def _left(expression: str, one: Pruned, question: Question) -> dict[str, Any]:

@@ -6,7 +6,7 @@ What the bounds of double precision leave open about the memory is decided by fr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from placealg.arith import Monomial
+from placealg.configurations.exactly import Exact, Fractions
 from placealg.configurations.layouts import Columns, Whole, layouts, placed
 from placealg.configurations.programs import HELD, TIMED, Program, Programs
 from placealg.configurations.question import Question
 from placealg.configurations.stages import Groups, Load, grouped, heaviest, spread, stage_loads
 from placealg.cost.arrays import Arrays, Column
+from placealg.cost.links import in_node
 from placealg.frozen import FrozenMap
-from placealg.step.pipeline import ANY, counted, flying, starting
 from placealg.strategy.spec import Strategy
 
 PEAK, STATES = HELD[:2]
@@ -31,28 +32,74 @@ Real = Mapping[str, Column]
 """Sizes of layouts, of their places and stages, as the doubles that are them."""
 
 
-
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The layouts of a strategy: their columns, what each needs, and of those that fit the times in the best place.
+    """The layouts of a strategy: of those that fit what each needs and how long it takes, where that may be the least.
 
-    `rows` are the layouts that fit, in the order of `placed`, which has their sizes and places; `times` are intervals
-    that hold the exact values of bound, estimate and card traffic. `near` are the sizes and places of all that may be
-    the best of the strategy, `missed` the layout that misses the memory by the least, with an interval of its need.
-    `open` were decided by fractions; `places` is the number of layouts with a place that were evaluated; `least` are
-    the sizes and places of all that may have the smallest bound of time of the strategy, with its intervals.
+    `placed` has the sizes and places of the layouts that fit, in every place in which the objective may be the least of
+    the layout; `layout` says of which layout each row is, one after the other, `needed` and `times` are intervals that
+    hold the exact values of the need, and of bound, estimate and card traffic. `missed` is the layout that misses the
+    memory by the least, with an interval of its need. `open` were decided by fractions; `places` is the number of
+    layouts with a place that were evaluated; `least` are the sizes and places of all that may have the smallest bound
+    of time of the strategy, with its intervals.
     """
 
     programs: Programs
+    question: Question
     count: int
-    placed: Columns
-    needed: Column
-    times: FrozenMap[str, Interval]
-    near: tuple[Columns, Interval] | None
-    missed: tuple[FrozenMap[str, Fraction], tuple[float, float]] | None
-    open: int
-    places: int
+    missed: tuple[FrozenMap[str, Fraction], tuple[float, float]] | None = None
+    open: int = 0
+    placed: Columns = field(default_factory=dict)
+    layout: Whole = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    needed: Interval = (np.zeros(0), np.zeros(0))
+    times: Mapping[str, Interval] = FrozenMap()
+    places: int = 0
     least: tuple[Columns, Interval] | None = None
+
+    @property
+    def fit(self) -> int:
+        """The number of layouts that fit."""
+        return int(self.layout[-1]) + 1 if len(self.layout) else 0
+
+    @property
+    def layouts(self) -> Columns:
+        """The sizes of the layouts that fit, without places."""
+        first = np.flatnonzero(np.diff(self.layout, prepend=-1))
+        places = {in_node(a) for a in self.programs.strategy.mesh.names}
+        return {n: c[first] for n, c in self.placed.items() if n not in places}
+
+    def interval(self, name: str) -> Interval:
+        """Of every row an interval that holds `Configuration.value` of the objective `name`."""
+        if name == "memory":
+            return self.needed
+        low, high = by_sequence(self.times, self.placed)[_TIMES[name]]
+        unit = float(self._unit(name))
+        return (low, high) if unit == 1 else (low * unit - np.abs(low) * (unit * 2.0**-50),
+                                              high * unit + np.abs(high) * (unit * 2.0**-50))
+
+    def exactly(self, name: str, figures: Exact, rows: Whole) -> Fractions:
+        """The same of some rows, exactly; `figures` are those of the strategy."""
+        columns = {n: c[rows] for n, c in self.placed.items()}
+        if name == "memory":
+            return figures.need((PEAK, STATES), columns)
+        found = figures.largest(_TIMES[name], columns) * self._unit(name)
+        return np.asarray(found / columns["batch"].astype(object) if "batch" in columns else found)
+
+    def _unit(self, name: str) -> Fraction:
+        return self.question.machine.values["card_bw"] if name == "card" else Fraction(1)
+
+    @property
+    def near(self) -> tuple[Whole, Interval] | None:
+        """The rows that may be the best of the strategy, with the intervals of the objective."""
+        if not self.fit:
+            return None
+        low, high = self.interval(self.question.objective)
+        near = np.flatnonzero(low <= high.min())
+        return near, (low[near], high[near])
+
+
+_TIMES = {"estimate": ESTIMATE, "bound": BOUND, "card": CARD}
+"""Objective -> its figure, for all but the memory."""
 
 
 def asked(programs: Programs, question: Question) -> Columns:
@@ -70,11 +117,9 @@ def evaluate(programs: Programs, question: Question, part: bool = False) -> Eval
     """Evaluate every layout of a strategy; by a `part` of its kinds of stages, each figure is at least so much."""
     columns = asked(programs, question)
     axes = programs.strategy.mesh.names
-    count = len(columns[axes[0]])
-    empty = {n: c[:0] for n, c in columns.items()}
-    nothing = np.zeros(0)
+    count = len(columns["b"])
     if not count:
-        return Evaluated(programs, 0, empty, nothing, FrozenMap(), None, None, 0, 0)
+        return Evaluated(programs, question, 0, placed=columns)
     groups = grouped(programs.strategy, columns)
     low, high = needs(programs, question, columns, groups)
     limit = float(question.memory)
@@ -86,24 +131,24 @@ def evaluate(programs: Programs, question: Question, part: bool = False) -> Eval
     if not fits.all():
         least = int(np.argmin(np.where(fits, np.inf, low)))
         missed = FrozenMap(at(columns, least)), (float(low[least]), float(high[least]))
+    nothing = Evaluated(programs, question, count, missed, len(undecided), {n: c[:0] for n, c in columns.items()})
     if not fits.any():
-        return Evaluated(programs, count, empty, nothing, FrozenMap(), None, missed, len(undecided), 0)
+        return nothing
     kept = {n: c[fits] for n, c in columns.items()}
     everywhere, rows = placed(kept, axes, question.devices)
     if not len(rows):
-        return Evaluated(programs, count, empty, nothing, FrozenMap(), None, missed, len(undecided), 0)
+        return nothing
     found = timed(programs, question, everywhere, groups.at(fits).at(rows) if groups.keys else groups)
-    held = low[fits], high[fits]
-    objective = _objective(question.objective, by_sequence(found, everywhere), (held[0][rows], held[1][rows]))
-    best = _best_of_each(objective, rows)
     bound = by_sequence(found, everywhere)[BOUND]
-    near, least = objective[0] <= objective[1].min(), bound[0] <= bound[1].min()
-    return Evaluated(
-        programs, count, {n: c[best] for n, c in everywhere.items()}, ((held[0] + held[1]) / 2)[rows[best]],
-        FrozenMap({path: (less[best], more[best]) for path, (less, more) in found.items()}),
-        ({n: c[near] for n, c in everywhere.items()}, (objective[0][near], objective[1][near])),
-        missed, len(undecided), len(rows),
-        ({n: c[least] for n, c in everywhere.items()}, (bound[0][least], bound[1][least])))
+    least = bound[0] <= bound[1].min()
+    whole = replace(nothing, placed=everywhere, layout=np.unique(rows, return_inverse=True)[1],
+                    needed=(low[fits][rows], high[fits][rows]), times=found, places=len(rows),
+                    least=({n: c[least] for n, c in everywhere.items()}, (bound[0][least], bound[1][least])))
+    # No place changes what a layout needs, so that the next of what is compared tells its places apart.
+    may = _best_of_each(*whole.interval(question.compared[question.objective == "memory"]), whole.layout)
+    return replace(whole, placed={n: c[may] for n, c in everywhere.items()}, layout=whole.layout[may],
+                   needed=(whole.needed[0][may], whole.needed[1][may]),
+                   times=FrozenMap({path: (less[may], more[may]) for path, (less, more) in found.items()}))
 
 
 def needs(programs: Programs, question: Question, columns: Columns, groups: Groups | None = None) -> Interval:
@@ -195,24 +240,15 @@ def value_of(program: Program, question: Question, path: str, sizes: Mapping[str
     return Fraction(0) if figure is None else figure.value({**question.constants(program), **sizes})
 
 
-def _objective(name: str, found: Mapping[str, Interval], held: Interval) -> Interval:
-    return {"estimate": found[ESTIMATE], "bound": found[BOUND], "card": found[CARD], "memory": held}[name]
-
-
-def _best_of_each(objective: Interval, rows: Whole) -> npt.NDArray[np.int64]:
-    """The row of each layout's best place: the first of those that may be the best within the bounds."""
-    starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-    group = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(rows)]))
-    may = objective[0] <= np.minimum.reduceat(objective[1], starts)[group]
-    first = np.where(may, np.arange(len(rows)), len(rows))
-    return np.asarray(np.minimum.reduceat(first, starts), dtype=np.int64)
+def _best_of_each(low: Column, high: Column, layout: Whole) -> npt.NDArray[np.bool_]:
+    """The rows in which what lies in an interval may be the least of its layout."""
+    starts = np.flatnonzero(np.diff(layout, prepend=-1))
+    return np.asarray(low <= np.minimum.reduceat(high, starts)[layout])
 
 
 def _fixed(arrays: Arrays, program: Program, question: Question, columns: Columns) -> Arrays:
     """The arrays with a number for all that is the same in every layout, and on every stage of it."""
-    stage = {ANY, *(name(unit) for unit, _ in question.units for name in (counted, flying, starting))}
-    return arrays.fixed({n: float(v) for n, v in question.constants(program).items()
-                         if n not in columns and n not in stage})
+    return arrays.fixed({n: float(v) for n, v in question.fixed(program, columns).items()})
 
 
 def _bounded(fixed: Arrays, columns: Real) -> dict[str, Interval]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
-from placealg.configurations.evaluate import BOUND, ESTIMATE, PEAK, asked, at, exact, exact_need, timed
-from placealg.configurations.found import Configuration, Found, configuration
+from placealg.configurations.evaluate import BOUND, ESTIMATE, PEAK, asked, at, exact, exact_need
+from placealg.configurations.found import Configuration, Found, configurations, order
 from placealg.configurations.layouts import PASSES, Columns, layouts, placed
 from placealg.configurations.programs import Programs, compiled, outlined, stage_program
 from placealg.configurations.question import Question
@@ -183,9 +184,9 @@ def best_places(programs: Programs, question: Question, layouts_of: Columns) -> 
     everywhere, rows = placed(layouts_of, programs.strategy.mesh.names, question.devices)
     if not len(rows):
         return []
-    low, _ = timed(programs, question, everywhere)[BOUND if question.objective == "bound" else ESTIMATE]
-    places = [np.flatnonzero(rows == row) for row in np.unique(rows)]
-    return [configuration(programs, question, at(everywhere, int(place[np.argmin(low[place])]))) for place in places]
+    each = configurations(programs, question, everywhere)
+    return [min((each[k] for k in np.flatnonzero(rows == row)), key=partial(order, question))
+            for row in np.unique(rows)]
 
 
 def _most(own: Mapping[str, Fraction], other: Mapping[str, Fraction]) -> tuple[str, Fraction]:

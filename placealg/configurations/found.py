@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from placealg.configurations.evaluate import BOUND, CARD, ESTIMATE, Evaluated, at, exact, exact_need
-from placealg.configurations.layouts import PASSES
+from placealg.configurations.evaluate import BOUND, CARD, ESTIMATE, PEAK, STATES, Evaluated, at, exact_need
+from placealg.configurations.exactly import Exact, Fractions
+from placealg.configurations.layouts import PASSES, Columns
+from placealg.configurations.order import Rows
 from placealg.configurations.programs import Programs
 from placealg.configurations.pruning import Pruned
 from placealg.configurations.question import OBJECTIVES, Question
@@ -82,11 +84,32 @@ class Configuration:
 
 def configuration(programs: Programs, question: Question, sizes: Mapping[str, Fraction]) -> Configuration:
     """A configuration with its exact figures."""
-    values = [exact(programs, question, path, sizes)[0] for path in (BOUND, ESTIMATE, CARD)]
-    return Configuration(programs, programs.expression, FrozenMap(sizes), exact_need(programs, question, sizes),
-                         values[0], values[1], values[2] * question.machine.values["card_bw"],
-                         stage_loads(programs.strategy, question.units, sizes)
-                         if programs.strategy.pipeline_axis else ())
+    return configurations(programs, question, {n: np.array([int(v)]) for n, v in sizes.items()})[0]
+
+
+def configurations(programs: Programs, question: Question, columns: Columns) -> list[Configuration]:
+    """The configurations that rows of sizes and places are, with their exact figures."""
+    exact = Exact(programs, question)
+    times = [exact.largest(path, columns) for path in (BOUND, ESTIMATE, CARD)]
+    found = []
+    for k, (need, bound, estimate, card) in enumerate(zip(exact.need((PEAK, STATES), columns), *times, strict=True)):
+        sizes = FrozenMap(at(columns, k))
+        stages = stage_loads(programs.strategy, question.units, sizes) if programs.strategy.pipeline_axis else ()
+        found.append(Configuration(programs, programs.expression, sizes, need, bound, estimate,
+                                   card * question.machine.values["card_bw"], stages))
+    return found
+
+
+FIGURES: Mapping[str, str] = FrozenMap({"needs": "memory", "bound": "bound", "estimate": "estimate", "card": "card"})
+"""Column of the table -> the objective that compares it."""
+
+
+def order(question: Question, one: Configuration) -> tuple[Any, ...]:
+    """What is compared of two configurations, as `Rows.ordered` compares rows.
+
+    Those of equal objective are compared by the other objectives, and then by their words and sizes.
+    """
+    return (*map(one.value, question.compared), one.expression, tuple(sorted(one.sizes.items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,60 +144,72 @@ class Found:
     def counts(self) -> Counts:
         """How much was seen."""
         return Counts(len(self.every), len(self.refused), sum(e.count for e in self.every),
-                      sum(len(e.needed) for e in self.every), sum(e.places for e in self.every),
+                      sum(e.fit for e in self.every), sum(e.places for e in self.every),
                       sum(e.open for e in self.every))
 
     @cached_property
     def best(self) -> Configuration:
-        """The best configuration: among all that may be within the bounds, by exact comparison.
-
-        Those of equal objective are compared by bound, memory and card, and then by their text.
-        """
+        """The best configuration: the first of all in their order, by exact comparison."""
         first = self.top(1)
         if not first:
             raise InputError("nothing fits")
-        near: list[Configuration] = []
-        most = min(e.near[1][1].min() for e in self.every if e.near)
-        for one in self.every:
-            if one.near:
-                columns, (low, _) = one.near
-                near += [configuration(one.programs, self.question, at(columns, int(k)))
-                         for k in np.flatnonzero(low <= most)]
-        return min(near, key=self.order)
+        return first[0]
 
-    def order(self, one: Configuration) -> tuple[Any, ...]:
-        """What is compared of two configurations."""
-        return (one.value(self.question.objective), *map(one.value, ("estimate", "bound", "memory", "card")),
-                one.expression, tuple(sorted(one.sizes.items())))
+    @cached_property
+    def rows(self) -> Rows:
+        """Every layout that fits, in every place in which it may be the best."""
+        return Rows(self.every)
+
+    @cached_property
+    def in_order(self) -> Table:
+        """The rows of all layouts that fit, the best first, each layout in its best place."""
+        return self._ordered(self.counts.fit)
+
+    def _ordered(self, count: int, strategies: Sequence[int] | None = None) -> Table:
+        rows = np.arange(len(self.rows.row))
+        if strategies is not None:
+            rows = rows[np.isin(self.rows.strategy, strategies)]
+        return self.rows.ordered(self.question.compared, rows, count)
 
     @cached_property
     def table(self) -> Table:
         """Every layout that fits, in its best place, the best first: a numpy structured array.
 
-        Sizes of axes that a strategy lacks are 1; times are in seconds, memory and card traffic in bytes.
+        Sizes of axes that a strategy lacks are 1; times are in seconds, memory and card traffic in bytes, each the
+        double nearest to its exact value.
         """
-        names = tuple(dict.fromkeys(n for e in self.every for n in e.placed))
-        sizes = sorted(names, key=lambda n: (n.endswith("_in_node"), n in (*PASSES, "v")))
+        sizes = self.sizes
         kinds = [("strategy", f"U{max([len(e.programs.expression) for e in self.every] or [1])}"),
-                 *((n, np.int64) for n in sizes),
-                 *((n, np.float64) for n in ("needs", "bound", "estimate", "card")), ("place", np.int64)]
+                 *((n, np.int64) for n in sizes), *((n, np.float64) for n in FIGURES), ("place", np.int64)]
         found = np.ones(self.counts.fit, dtype=kinds)
-        start = 0
-        for k, one in enumerate(self.every):
-            rows = slice(start, start + len(one.needed))
-            start = rows.stop
-            if not len(one.needed):
-                continue
-            found["strategy"][rows] = one.programs.expression
-            for n, column in one.placed.items():
-                found[n][rows] = column
-            found["needs"][rows] = one.needed
-            for n, path in (("bound", BOUND), ("estimate", ESTIMATE), ("card", CARD)):
-                low, high = one.times[path]
-                found[n][rows] = (low + high) / 2
-            found["place"][rows] = k
-        found["card"] *= float(self.question.machine.values["card_bw"])
-        return found[np.lexsort((found["needs"], found["bound"], self.compared(found, self.question.objective)))]
+        for n, column in {**sizes, **self.figures}.items():
+            found[n] = column
+        found["place"] = self.rows.strategy[self.in_order]
+        found["strategy"] = np.array([e.programs.expression for e in self.every] or [""])[found["place"]]
+        return found
+
+    @property
+    def sizes(self) -> dict[str, Table]:
+        """Size -> its value in every row of the table, 1 where a strategy lacks it."""
+        names = dict.fromkeys(n for e in self.every for n in e.placed)
+        rows = self.rows.strategy[self.in_order], self.rows.row[self.in_order]
+        found = {}
+        for n in sorted(names, key=lambda n: (n.endswith("_in_node"), n in (*PASSES, "v"))):
+            found[n] = np.ones(len(self.in_order), dtype=np.int64)
+            for k, one in enumerate(self.every):
+                if n in one.placed:
+                    where = np.flatnonzero(rows[0] == k)
+                    found[n][where] = one.placed[n][rows[1][where]]
+        return found
+
+    @cached_property
+    def figures(self) -> dict[str, Fractions]:
+        """Figure -> its exact value in every row of the table, in bytes and seconds."""
+        found = {n: self.rows.exactly(objective, self.in_order) for n, objective in FIGURES.items()}
+        if self.question.devices.more:
+            batch = self.sizes["batch"].astype(object)
+            found |= {n: found[n] * batch for n, objective in FIGURES.items() if objective != "memory"}
+        return found
 
     def compared(self, table: Table, objective: str) -> Any:
         """What an objective compares, of every row of a table, in double precision."""
@@ -187,15 +222,29 @@ class Found:
         return configuration(one.programs, self.question, {n: Fraction(int(row[n])) for n in one.placed})
 
     def top(self, count: int) -> list[Configuration]:
-        """The first of the table, with exact figures."""
-        return [self.configuration(row) for row in self.table[:count]]
+        """The first so many, with exact figures."""
+        return [self._of(k) for k in self._ordered(count)]
+
+    def _of(self, row: int) -> Configuration:
+        one = self.every[self.rows.strategy[row]]
+        return configuration(one.programs, self.question, at(one.placed, int(self.rows.row[row])))
+
+    def count(self, limit: Fraction, less: bool = False) -> int:
+        """How many layouts fit whose objective is at most a limit, or `less` than it."""
+        low, high = self.rows.interval(self.question.objective)
+        end = float(limit)
+        may = np.flatnonzero(low <= np.nextafter(end, np.inf))
+        surely = high[may] < np.nextafter(end, -np.inf)
+        open_ = may[~surely]
+        exact = self.rows.exactly(self.question.objective, open_)
+        those = np.concatenate([may[surely], open_[(exact < limit) if less else (exact <= limit)]])
+        return len(np.unique(self.rows.layout[those]))
 
     def preferred(self, patterns: Iterable[str]) -> Configuration | None:
         """Of the layouts whose strategies match one of the patterns, the first of the table; None if none fits."""
         wanted = tuple(patterns)
-        places = [k for k, one in enumerate(self.every) if matches(one.programs.expression, wanted)]
-        rows = np.flatnonzero(np.isin(self.table["place"], places))
-        return self.configuration(self.table[int(rows[0])]) if len(rows) else None
+        those = [k for k, one in enumerate(self.every) if matches(one.programs.expression, wanted)]
+        return next(map(self._of, self._ordered(1, those)), None)
 
     def front(self, names: Iterable[str] = ("memory", "estimate", "card")) -> list[Configuration]:
         """The layouts of which no other is as good in every objective and better in one, in order of the first one.
@@ -237,11 +286,16 @@ class Found:
     @cached_property
     def least_bound(self) -> Fraction:
         """The smallest bound of the space, exactly, over all layouts that fit and all their places."""
-        most = self.least[1]
-        rows = [(one.programs, at(one.least[0], int(k))) for one in self.every if one.least
-                for k in np.flatnonzero(one.least[1][0] <= most)]
-        return min(self.question.by_sequence(exact(programs, self.question, BOUND, sizes)[0], sizes)
-                   for programs, sizes in rows)
+        found = []
+        for one in self.every:
+            if one.least:
+                columns, (low, _) = one.least
+                near = {n: c[low <= self.least[1]] for n, c in columns.items()}
+                if len(near["b"]):
+                    each = Exact(one.programs, self.question).largest(BOUND, near)
+                    found.append(min(self.question.by_sequence(v, {n: c[k] for n, c in near.items()})
+                                     for k, v in enumerate(each)))
+        return min(found)
 
     @cached_property
     def missed(self) -> tuple[Programs, FrozenMap[str, Fraction], Fraction] | None:

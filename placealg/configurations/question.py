@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -19,6 +19,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, meant_size
 from placealg.models.model import Model
+from placealg.step.pipeline import ANY, counted, flying, starting
 
 OBJECTIVES: Mapping[str, str] = FrozenMap({
     "estimate": "what a step takes about, by the named parameters",
@@ -92,6 +93,11 @@ class Question:
                                  f"{', '.join(f'{n} = {size}' for n, size in fixed.items())}")
 
     @property
+    def compared(self) -> tuple[str, ...]:
+        """What is compared of two configurations, one after the other: the objective, then the others."""
+        return tuple(dict.fromkeys((self.objective, *OBJECTIVES)))
+
+    @property
     def units(self) -> Units:
         """The repeated units of the model, each with the number of its instances."""
         return unit_counts(self.model, self.sizes)
@@ -99,6 +105,11 @@ class Question:
     def constants(self, program: Program) -> dict[str, Fraction]:
         """Every number that is the same in all layouts: element sizes, the sizes that are said, rates, parameters."""
         return {**program.values, **self.sizes, **self.machine.values, **PARAMETERS, **self.parameters}
+
+    def fixed(self, program: Program, columns: Iterable[str]) -> dict[str, Fraction]:
+        """The constants but for those that columns of layouts have, or a stage of one."""
+        stage = {ANY, *(name(unit) for unit, _ in self.units for name in (counted, flying, starting))}
+        return {n: v for n, v in self.constants(program).items() if n not in stage and n not in columns}
 
     def by_sequence(self, value: Fraction, sizes: Mapping[str, Any]) -> Fraction:
         """What a step takes or carries, by the sequence where layouts have several batches."""

@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from placealg.configurations.evaluate import BOUND, ESTIMATE, at, evaluate, exact, needs, timed
-from placealg.configurations.found import Configuration, Found, configuration
+from placealg.configurations.found import Configuration, Found, configuration, order
 from placealg.configurations.layouts import Columns, placed
 from placealg.configurations.question import Question
-from placealg.cost.links import in_node
 from placealg.cost.machines import RATES
 from placealg.cost.times import PARAMETERS
 from placealg.errors import InputError
@@ -159,10 +158,8 @@ class _Envelope:
     def _rows(self) -> Mapping[int, npt.NDArray[np.int64]]:
         """Strategy -> its rows: every layout that fits in every place."""
         for k, one in enumerate(self.found.every):
-            if len(one.needed):
-                axes = one.programs.strategy.mesh.names
-                bare = {n: c for n, c in one.placed.items() if n not in map(in_node, axes)}
-                self.columns[k], _ = placed(bare, axes, self.question.devices)
+            if one.fit:
+                self.columns[k], _ = placed(one.layouts, one.programs.strategy.mesh.names, self.question.devices)
         return {k: np.arange(len(next(iter(columns.values())))) for k, columns in self.columns.items()}
 
     def _values(self, rows: Mapping[int, npt.NDArray[np.int64]], u: Fraction) -> npt.NDArray[np.float64]:
@@ -243,7 +240,8 @@ class _Envelope:
 
     def _first(self, points: Sequence[Point]) -> Point:
         """Of configurations that take equally long the one that the search would call the best."""
-        return points[0] if len(points) == 1 else min(points, key=lambda p: self.found.order(self._configuration(p)))
+        return points[0] if len(points) == 1 else min(
+            points, key=lambda p: order(self.question, self._configuration(p)))
 
     def _configuration(self, point: Point) -> Configuration:
         k, row = point

@@ -24,7 +24,7 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.prover.verdict import Report
 from placealg.render.proof import coloured
-from placealg.render.search_front import front_document, front_page, laid
+from placealg.render.search_front import decimal, front_document, front_page, laid
 from placealg.render.search_modes import enumerated, is_unnamed, toml_of
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, prose, table
 from placealg.render.values import number
@@ -196,10 +196,8 @@ def _proved(answer: Answer, width: int) -> list[Line]:
 def _near(answer: Answer, width: int) -> list[Line]:
     fitting = [n for n in answer.near if n.other is not None]
     over = [n for n in answer.near if n.other is None]
-    values = answer.found.compared(answer.found.table, answer.found.question.objective)
-    first = float(values[0]) if len(values) else 0.0
-    within = [int((values <= first * (1 + share / 100)).sum()) for share in (1, 5)] if first else [len(values)] * 2
-    others = [number(max(count - 1, 0)) for count in within]
+    least = answer.best.value(answer.found.question.objective)
+    others = [number(answer.found.count(least * (100 + share) / 100) - 1) for share in (1, 5)]
     lines = [(), line(bold("close"), dim(f"  {others[0]} others within 1 %, {others[1]} within 5 %"))]
     rows: list[list[Cell]] = []
     for one in fitting[:_LISTED]:
@@ -254,8 +252,7 @@ def why(found: Found, one: Neighbour, text: str, width: int) -> list[Line]:
     if one.other is None:
         return prose(f"why not  {text}: it does not fit, by {gigabytes(one.over)}; against the best {one.term} grew by "
                      f"{gigabytes(one.by)}", width, hang=9)
-    values = found.compared(found.table, found.question.objective)
-    rank = int((values < float(one.other.value(found.question.objective)) * (1 - 1e-12)).sum()) + 1
+    rank = found.count(one.other.value(found.question.objective), less=True) + 1
     mine, best = terms(one.other, found.question), terms(found.best, found.question)
     lines = prose(f"why not  {text}: needs {gigabytes(one.other.need)}, takes at least {seconds(one.other.bound)}, "
                   f"about {seconds(one.other.estimate)}: {_percent(one.ratio)}, place {number(rank)} of "
@@ -339,12 +336,15 @@ def _terms(values: Sequence[TermValue]) -> list[dict[str, Any]]:
 
 
 def as_csv(found: Found) -> str:
-    """Every configuration that fits, best first, a row each."""
+    """Every configuration that fits, best first, a row each; bytes that are whole are whole numbers."""
     written = io.StringIO()
     rows = csv.writer(written, lineterminator="\n")
-    names = [n for n in found.table.dtype.names or () if n != "place"]
-    rows.writerow([{"needs": "needs_bytes", "bound": "at_least_seconds", "estimate": "about_seconds",
-                    "card": "card_bytes"}.get(n, n) for n in names])
-    for row in found.table:
-        rows.writerow([row[n].item() for n in names])
+    rows.writerow(["strategy", *found.sizes, *(_CSV[n] for n in found.figures)])
+    columns = [found.table["strategy"], *(c.tolist() for c in found.sizes.values()),
+               *(map(decimal, c) for c in found.figures.values())]
+    rows.writerows(zip(*columns, strict=True))
     return written.getvalue()
+
+
+_CSV = {"needs": "needs_bytes", "bound": "at_least_seconds", "estimate": "about_seconds", "card": "card_bytes"}
+"""Column of a search's table -> its name in CSV."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from placealg.configurations.found import Configuration
@@ -23,6 +24,15 @@ def laid(one: Configuration) -> str:
     sizes = "  ".join(f"{n} {v}" for n, v in {**one.axes, **one.counts}.items())
     places = ", ".join(f"{a} {n}" for a, n in one.places.items())
     return f"{sizes}" + (f"; in a node {places}" if places else "")
+
+
+def decimal(value: Fraction) -> int | float:
+    """A whole number as it is, another as the nearest double.
+
+    >>> decimal(Fraction(6023294976)), decimal(Fraction(1, 4))
+    (6023294976, 0.25)
+    """
+    return int(value) if value.denominator == 1 else float(value)
 
 
 def front_page(front: Sequence[Configuration], reports: Reports, width: int) -> list[Line]:
@@ -49,7 +59,7 @@ def front_as_csv(front: Sequence[Configuration], reports: Reports) -> str:
         sizes, report = {**one.axes, **one.counts}, reports.get(one.expression)
         rows.writerow([one.expression, *(sizes.get(n, 1) for n in names),
                        *(one.places.get(n, 1) for n in names if any(n in other.axes for other in front)),
-                       *map(float, (one.need, one.bound, one.estimate, one.card)),
+                       *map(decimal, (one.need, one.bound, one.estimate, one.card)),
                        "" if report is None else str(report.verdict)])
     return written.getvalue()
 

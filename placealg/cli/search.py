@@ -100,7 +100,7 @@ def _searched(chosen: Namespace) -> int:
             _certify(chosen, found, None, outside)
         if chosen.format == "json":
             print_json({"version": 1, "question": question.to_json(), "complete": found.complete, "best": None,
-                        "smallest_excess_bytes": _excess(found)})
+                        "smallest_excess_bytes": _excess(found), "undivided": found.undivided})
         else:
             print_lines(misfit(found, width()))
         return INTERRUPTED if halted else FAILED if found.complete else OPEN

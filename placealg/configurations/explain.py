@@ -228,7 +228,7 @@ def meant(text: str, question: Question) -> tuple[Programs, FrozenMap[str, Fract
     if given != question.devices.count:
         raise InputError(f"{' x '.join(f'{a} = {bound[a]}' for a in names)} are {given} devices, not "
                          f"{question.devices.count}")
-    alone = [a for a in names if bound[a] == 1]
+    alone = [a for a in names if bound[a] == 1 < question.devices.count]
     if alone:
         raise InputError(f"{alone[0]} = 1 is no axis: leave its strategy out")
     fixed = {n: v for n, v in bound.items() if n in (*names, *PASSES, "v")}

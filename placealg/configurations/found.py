@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from placealg.configurations.evaluate import BOUND, CARD, ESTIMATE, PEAK, STATES, Evaluated, at, exact_need
 from placealg.configurations.exactly import Exact, Fractions
-from placealg.configurations.layouts import PASSES, Columns
+from placealg.configurations.layouts import PASSES, Columns, undivided
 from placealg.configurations.order import Rows
 from placealg.configurations.programs import Programs
 from placealg.configurations.pruning import Pruned
@@ -296,6 +296,18 @@ class Found:
                     found.append(min(self.question.by_sequence(v, {n: c[k] for n, c in near.items()})
                                      for k, v in enumerate(each)))
         return min(found)
+
+    @cached_property
+    def undivided(self) -> dict[str, str]:
+        """Strategy without a layout -> what does not divide, and what would."""
+        question, found = self.question, {}
+        for one in self.every:
+            programs = one.programs
+            why = undivided(programs.strategy, question.model, question.devices, question.sizes, question.space.fixed,
+                            programs.whole, question.space.uneven)
+            if why or (not one.fit and not one.missed):
+                found[programs.expression] = why or f"no sizes of its axes fill nodes of {question.devices.per_node}"
+        return found
 
     @cached_property
     def missed(self) -> tuple[Programs, FrozenMap[str, Fraction], Fraction] | None:

@@ -1,16 +1,18 @@
 """The layouts of a strategy on a number of devices, as columns: sizes of its axes, b, m and v, and places in nodes.
 
-Every axis has at least two devices; the product is the number of devices; every quotient of the strategy's own rules is
-whole, and every rank of the batch has whole microbatches: of the orders whose backward has two parts so many as keep
-their wait short. Columns are arrays of whole numbers, a row per layout.
+Every axis has at least two devices, but where there is one device, and all axes split the batch; the product is the
+number of devices; every quotient of the strategy's own rules is whole, and every rank of the batch has whole
+microbatches: of the orders whose backward has two parts so many as keep their wait short. Columns are arrays of whole
+numbers, a row per layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
+from itertools import count
 from math import prod
 
 import numpy as np
@@ -74,36 +76,114 @@ def layouts(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[s
     >>> {name: column.tolist() for name, column in found.items()}
     {'dp': [2, 2, 2, 4, 4], 'tp': [4, 4, 4, 2, 2], 'b': [1, 2, 4, 1, 2], 'm': [4, 2, 1, 2, 1]}
     """
+    *_, (found, _) = _narrowed(strategy, model, devices, sizes, fixed, whole, uneven)
+    return found
+
+
+def undivided(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[str, Fraction],
+              fixed: Mapping[str, int], whole: tuple[Monomial, ...] | None = None, uneven: bool = True) -> str:
+    """What does not divide, and what would, where a strategy has no layout; "" where it has one.
+
+    >>> from placealg.models.config import resolve_model
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> undivided(parse_strategy("zero1"), resolve_model("gpt2"), Devices(8, 8, 7), {"s": Fraction(1024)}, {})
+    '7 sequences are no multiple of dp = 8: 8 would be'
+    """
+    for found, why in _narrowed(strategy, model, devices, sizes, fixed, whole, uneven):
+        if not len(next(iter(found.values()))):
+            return why()
+    return ""
+
+
+def _narrowed(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping[str, Fraction],
+              fixed: Mapping[str, int], whole: tuple[Monomial, ...] | None, uneven: bool
+              ) -> Iterator[tuple[Columns, Callable[[], str]]]:
+    """The layouts after each rule in turn, and what says why it left none, if the one before left some."""
     names = strategy.mesh.names
-    found = dict(zip(names, factorizations(devices.count, len(names), 2), strict=True))
+    alone = devices.count == 1 and set(names) == set(strategy.batch_axes)
+    found = dict(zip(names, factorizations(devices.count, len(names), 1 if alone else 2), strict=True))
+    yield found, lambda: (
+        f"one device has nothing to split along {', '.join(names)}" if devices.count == 1 else
+        f"{devices.count} devices are no product of {' and '.join(names)}, each at least 2: "
+        f"{_product_of(devices.count, len(names))} would be")
     bound = {**strategy.mesh.sizes(), **{a: n for a, n in fixed.items() if a in names}}
     found = _where(found, [found[a] == int(n) for a, n in bound.items()])
+    yield found, lambda: f"{_told(bound)} is no way to place {devices.count} devices"
     known = {**{n: Fraction(v) for n, v in model.sizes.items()}, **sizes}
     pipeline = strategy.pipeline_axis
     if pipeline:
         layers = sum(count for _, count in unit_counts(model, sizes))
         chunks = strategy.option("schedule", "chunks")
-        parts = found[pipeline] * (chunks if isinstance(chunks, int) else 1)
+        each = chunks if isinstance(chunks, int) else 1
+        before, parts = found[pipeline], found[pipeline] * each
         found = _where(found, [parts <= layers if uneven else layers % parts == 0])
-    found = _where(found, [_whole(q, found, known) for q in (quotients(strategy, model) if whole is None else whole)
-                           if set(q.names()) <= {*known, *names}])
+        yield found, lambda: (
+            f"{layers} layers do not fill {_values(pipeline, before)} stages: at most {layers // each} would do"
+            if uneven else f"{layers} layers are no multiple of {_values(pipeline, before)} stages: "
+                           f"{_or(divisors(layers)[1:])} would divide")
+    for quotient in quotients(strategy, model) if whole is None else whole:
+        if set(quotient.names()) <= {*known, *names}:
+            before_this = found
+            found = _where(found, [_whole(quotient, found, known)])
+            yield found, partial(_indivisible, quotient, before_this, known)
     ranks = _product([found[a] for a in strategy.batch_axes], len(found[names[0]]))
     found = _crossed({**found, "ranks": ranks}, "batch", np.zeros_like(ranks), lambda _: devices.batches)
     found = _where(found, [found["batch"] % found["ranks"] == 0])
+    yield found, lambda: (
+        f"{_or(devices.batches)} sequences are no multiple of {_values('*'.join(strategy.batch_axes), ranks)}: "
+        f"{min(-(-batch // n) * n for batch in devices.batches for n in ranks.tolist())} would be")
     found = _crossed(found, "b", found["batch"] // found["ranks"], divisors)
     found["m"] = found["batch"] // (found.pop("ranks") * found["b"])
     if len(devices.batches) == 1:
         del found["batch"]
     if strategy.microbatches is not None:
         found = _where(found, [found["m"] == strategy.microbatches])
+    yield found, lambda: f"no b makes the {strategy.microbatches} microbatches that the strategy says"
     if pipeline and strategy.option("schedule", "chunks") == "v":
         found = _crossed(found, "v", found[pipeline], partial(chunkings, layers))
+        yield found, lambda: f"the layers of a stage, of {layers} in all, do not divide into chunks: fewer stages would"
     if pipeline and order_of(strategy) in TURNS:
+        filled = found
         found = _where(found, [found["m"] % found[pipeline] == 0])
+        yield found, lambda: (f"no number of microbatches is a multiple of {_values(pipeline, filled[pipeline])}, as "
+                              f"the {order_of(strategy)} order takes them: more sequences would be")
     if pipeline and order_of(strategy) in FILLED:
         least = parse(FILLED[order_of(strategy)]).fold(int, lambda _: found[pipeline])
         found = _where(found, [found["m"] >= least])
-    return _where(found, [found[n] == v for n, v in fixed.items() if n in (*PASSES, "v") and n in found])
+        yield found, lambda: (f"the {order_of(strategy)} order takes at least {least.min()} microbatches: more "
+                              "sequences would do")
+    said = {n: v for n, v in fixed.items() if n in (*PASSES, "v") and n in found}
+    yield _where(found, [found[n] == v for n, v in said.items()]), lambda: f"no layout has {_told(said)}"
+
+
+def _indivisible(quotient: Monomial, columns: Columns, known: Mapping[str, Fraction]) -> str:
+    """Why a quotient is whole in no row, and what would divide."""
+    rest = Monomial(quotient.coefficient, tuple((n, p) for n, p in quotient.powers if n not in columns))
+    value, over = rest.evaluate(known), [n for n, _ in quotient.powers if n in columns]
+    if not over or value.denominator != 1:
+        return f"{quotient} is no whole number"
+    by = _product([columns[n] for n in over], len(columns[over[0]]))
+    would = divisors(value.numerator)[1:]
+    return (f"{_values('*'.join(over), by)} does not divide {rest} = {value}"
+            + (f": {_or(would)} would" if would else ""))
+
+
+def _product_of(number: int, parts: int) -> int:
+    """The least number above another that is a product of so many factors of at least 2."""
+    return next(n for n in count(number + 1) if len(factorizations(n, parts, 2)[0]))
+
+
+def _values(name: str, values: Whole) -> str:
+    return f"{name} = {_or(sorted(set(values.tolist())))}"
+
+
+def _or(values: Sequence[int]) -> str:
+    """Numbers in words, the first eight of many."""
+    return " or ".join(map(str, values[:8])) + (" or more" if len(values) > 8 else "")
+
+
+def _told(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{n} = {v}" for n, v in values.items())
 
 
 def placed(columns: Columns, axes: tuple[str, ...], devices: Devices) -> tuple[Columns, Whole]:

@@ -247,7 +247,10 @@ def unit_list(model: Model, asked: Asked) -> list[str]:
 
 
 def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Iterator[Sizes]:
-    """Every layout, by trial: sizes of at least 2 of the axes, whole quotients, whole microbatches, chunks."""
+    """Every layout, by trial: sizes of at least 2 of the axes, whole quotients, whole microbatches, chunks.
+
+    On one device the axes that split the batch have a size of 1.
+    """
     names, fixed = strategy.mesh.names, {**asked.fixed}
     bound = {**{a: int(n) for a, n in strategy.mesh.sizes().items()}, **{n: v for n, v in fixed.items() if n in names}}
     known = {**{n: Fraction(v) for n, v in model.sizes.items()}, **asked.sizes}
@@ -255,7 +258,8 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
     pipeline = strategy.pipeline_axis
     chunked = bool(pipeline) and strategy.option("schedule", "chunks") == "v"
     order = strategy.option("schedule", "pipeline")
-    for way in _ways(asked.devices, len(names)):
+    alone = asked.devices == 1 and not {*names} - {*strategy.batch_axes}
+    for way in [(1,) * len(names)] if alone else _ways(asked.devices, len(names)):
         axes = dict(zip(names, way, strict=True))
         if any(axes[a] != n for a, n in bound.items()):
             continue

@@ -186,7 +186,8 @@ def _may(expression: str, question: Question) -> bool:
         return True
     names = parse_strategy(expression).mesh.names
     chunks = "v" if "interleaved" in expression else ""
-    return all((n in names) == (size > 1) or (n == "v" and (bool(chunks) == (size > 1))) or n in ("b", "m")
+    alone = question.devices.count == 1
+    return all((n in names) == (size > 1 or alone) or (n == "v" and (bool(chunks) == (size > 1))) or n in ("b", "m")
                for n, size in question.space.fixed.items())
 
 

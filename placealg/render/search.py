@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -129,7 +130,7 @@ def _head(question: Question, width: int) -> list[Line]:
     preset = precision(said[0]).types if len(said) == 1 and said[0] else FrozenMap[str, Any]()
     types = {n: question.sizes.get(n, preset.get(n, SYMBOLS[n].default)) for n in TYPES
              if n in DEFAULTS["types"] or n in preset}
-    told = (f"{question.model.name} on {number(devices.count)} devices of {float(question.memory) / GB:g} GB, "
+    told = (f"{question.model.name} on {number(devices.count)} device{'s' * (devices.count > 1)} of {float(question.memory) / GB:g} GB, "
             f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} sequences a step"
             + (f", {sizes}" if sizes else ""))
     lines = prose(told, width, "bold", hang=2)
@@ -268,7 +269,12 @@ def misfit(found: Found, width: int) -> list[Line]:
     lines = [*_head(found.question, width), *_space(found, width), ()]
     missed = found.missed
     if missed is None:
-        return [*lines, *prose("none  no layout divides these devices, the batch and the model", width, hang=6)]
+        reasons = Counter(found.undivided.values()).most_common()
+        for reason, count in reasons[:_LISTED]:
+            those = [e for e, why_not in found.undivided.items() if why_not == reason]
+            told = ", ".join(those[:3]) + (f" and {number(count - 3)} more" if count > 3 else "")
+            lines += prose(f"none  {told}: {reason}", width, hang=6)
+        return lines if reasons else [*lines, *prose("none  no strategy stands on the model", width, hang=6)]
     programs, sizes, need = missed
     told = " ".join(f"{n}={v}" for n, v in sizes.items())
     lines += prose(f"none fits  the nearest misses by {gigabytes(need - found.question.memory)}: "

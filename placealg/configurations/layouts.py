@@ -146,12 +146,12 @@ def _narrowed(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping
         filled = found
         found = _where(found, [found["m"] % found[pipeline] == 0])
         yield found, lambda: (f"no number of microbatches is a multiple of {_values(pipeline, filled[pipeline])}, as "
-                              f"the {order_of(strategy)} order takes them: more sequences would be")
+                              f"the {order_of(strategy)} order takes them: more sequences are needed")
     if pipeline and order_of(strategy) in FILLED:
         least = parse(FILLED[order_of(strategy)]).fold(int, lambda _: found[pipeline])
         found = _where(found, [found["m"] >= least])
         yield found, lambda: (f"the {order_of(strategy)} order takes at least {least.min()} microbatches: more "
-                              "sequences would do")
+                              "sequences are needed")
     said = {n: v for n, v in fixed.items() if n in (*PASSES, "v") and n in found}
     yield _where(found, [found[n] == v for n, v in said.items()]), lambda: f"no layout has {_told(said)}"
 

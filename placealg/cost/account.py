@@ -13,7 +13,6 @@ from placealg.cost.amounts import Buffer, Tally
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.storages import DEVICE
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
-from placealg.step.verbs import BYTES
 from placealg.strategy.options import ACC, AVG, USE
 
 T = TypeVar("T")
@@ -130,9 +129,10 @@ class Account:
                 if (group, v, tier) in state and (group, v, tier) not in self.streamed}
         if tier == "device" and group in self.in_place:
             held.pop("grad", None)
-        types = self.step.reference.types.plus(self.step.reference.group(group).types)
+        mine_of = self.step.reference.group(group)
+        types = self.step.reference.types.plus(mine_of.types)
         for value, mine in held.items():
-            rests, copied = BYTES[value], BYTES[value]
+            rests = copied = mine_of.bytes_of(value)
             if value == "weight" and USE in types:
                 copied = USE
             if value == "average" and AVG in types:

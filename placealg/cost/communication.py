@@ -2,7 +2,7 @@
 
 Volume is what one device sends. An event on n devices sends SENT(n) times the tensor that is local to all other axes at
 that moment, in the element size that the event names, else `wire` for gradients of parameters, `act` for tensors of the
-op graph and their gradients, and verbs.BYTES for other values. A cross entropy that merges its statistics over axes
+op graph and their gradients, and Group.bytes_of for other values. A cross entropy that merges its statistics over axes
 sends an all_reduce of one number per row for each. From stage to stage of a pipeline a device sends what it holds of
 the tensor, once per neighbour, chunk and microbatch; receiving does not count. The asymptotic convention replaces (n -
 1) by n in that factor, and nothing else. Totals are one training step; scalars (norm, skip, count) and events of init,
@@ -35,7 +35,7 @@ from placealg.placement import MEMORY_TIERS, SENT, Kind, redistribution
 from placealg.polynomial import Polynomial
 from placealg.step.event import dim_of
 from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Group, Step
-from placealg.step.verbs import BYTES, VERBS
+from placealg.step.verbs import VERBS
 
 LINKS = ("offload", "fetch")
 """The verbs that move data over a link between two tiers."""
@@ -192,7 +192,7 @@ def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator
         held = state.get(origin_of(event))
         share = held.readable if held else frozenset()
         moved = share | owners(event) if event.verb in LINKS else share - frozenset(event.axes)
-        size = "1" if unit == "elements" else event.bytes or _size_of(event)
+        size = "1" if unit == "elements" else event.bytes or _size_of(event, group)
         ends = share | frozenset(event.axes) if collective == "reduce_scatter" else share | owners(event)
         cut = filled(step.reference, group, ends)
         along = cut & frozenset(event.axes) if event.verb not in LINKS else EXACT
@@ -285,10 +285,10 @@ def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: 
         n, devices(axes) if ranks is None else monomial(ranks))
 
 
-def _size_of(event: Event) -> str:
+def _size_of(event: Event, group: Group) -> str:
     if event.value in ("grad", "grad_sum") and event.verb not in LINKS:
         return "wire"
-    return BYTES[event.value]
+    return group.bytes_of(event.value)
 
 
 def _times(event: Event) -> Any:

@@ -20,8 +20,8 @@ from placealg.mesh import PREDICTION, SYMBOLS, axis_symbol
 from placealg.placement import MEMORY_TIERS
 from placealg.step.event import dim_of
 from placealg.step.program import Step
-from placealg.step.verbs import BYTES
-from placealg.strategy.options import WIRE_W
+from placealg.step.verbs import BYTES, MOMENT
+from placealg.strategy.options import DOUBTED, WIRE_W
 
 ASSUMED = (
     "sizes divide: every shard is exactly 1/n of its tensor",
@@ -29,6 +29,10 @@ ASSUMED = (
     "a gradient is reduced in place: where wire exceeds g, the wire - g more bytes of a unit are not counted",
 )
 """The assumptions behind every figure."""
+
+MOMENTUM = ("Muon keeps one moment of the matrices that it updates, where o counts Adam's two, 4 bytes each; the "
+            "embedding, the head and vectors are Adam's")
+"""What the figures take for granted of Muon's state."""
 
 APART = "4 of the o bytes per element are the fp32 master copy, the other o - 4 the moments"
 """What the figures take for granted besides where the two are not always on one tier and in one layout."""
@@ -70,6 +74,10 @@ def assumed(program: Step | Walk, of_tensors: bool = True) -> tuple[str, ...]:
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])
     if _master_apart(walk):
         every = (*every, APART)
+    used = {group.optimizer for group in step.reference.groups}
+    every = (*every, *(why for name, why in DOUBTED.items() if name in used))
+    if any(g.one_moment for g in step.reference.groups):
+        every = (*every, MOMENTUM)
     if any(e.bytes == WIRE_W for e in step.events):
         every = (*every, ROUNDED)
     every = (*every, f"memory is what the program must hold, never more, under {', '.join(certain_if(step))}")
@@ -85,12 +93,12 @@ def assumed(program: Step | Walk, of_tensors: bool = True) -> tuple[str, ...]:
 def _master_apart(walk: Walk) -> bool:
     """Whether at some event the master copy and the moments of a group are held on two tiers, or in two layouts."""
     pictures = (tally for tier in MEMORY_TIERS for tally in walk.account.pictures(tier).distinct)
-    return any(_where(tally, BYTES["master"]) != _where(tally, BYTES["moments"]) for tally in pictures)
+    return any(_where(tally, BYTES["master"]) != _where(tally, BYTES["moments"], MOMENT) for tally in pictures)
 
 
-def _where(tally: Tally, size: str) -> Tally:
-    """The buffers of one element size, as buffers of none."""
-    return Tally({(group, part, "", axes): n for (group, part, of, axes), n in tally.items() if of == size})
+def _where(tally: Tally, *sizes: str) -> Tally:
+    """The buffers of some element sizes, as buffers of none."""
+    return Tally({(group, part, "", axes): n for (group, part, of, axes), n in tally.items() if of in sizes})
 
 
 def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: str = "exact",

@@ -13,6 +13,7 @@ from placealg.importers.parts import Parts
 from placealg.importers.reading import LISTS, Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.tables import table
+from placealg.strategy.options import DOUBTED
 
 
 class Draft:
@@ -103,7 +104,8 @@ class Draft:
             return
         if found != "adamw":
             self.parts.say("optimizer", "name", found)
-        self.said.read(key, f"[optimizer] name = \"{found}\"")
+        doubt = f"; {DOUBTED[found]}" if found in DOUBTED else ""
+        self.said.read(key, f"[optimizer] name = \"{found}\"{doubt}")
 
     def include(self, other: Said) -> None:
         """What another document of the same launch said."""

@@ -125,6 +125,9 @@ def read_optimizer(draft: Draft, key: str) -> None:
         master = 4 if types.get("o") == 12 else 0
         draft.parts.types(o=2 + master)
         draft.said.read(key, f"[types] o = {2 + master}: two moments of 8 bits")
+    if word.startswith("paged"):
+        draft.said.approximated(key, "pages of its state may move to the host, which depends on what is free: counted "
+                                     "on the device")
 
 
 def read_float8(draft: Draft, gather: str) -> None:

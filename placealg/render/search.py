@@ -130,7 +130,8 @@ def _head(question: Question, width: int) -> list[Line]:
     preset = precision(said[0]).types if len(said) == 1 and said[0] else FrozenMap[str, Any]()
     types = {n: question.sizes.get(n, preset.get(n, SYMBOLS[n].default)) for n in TYPES
              if n in DEFAULTS["types"] or n in preset}
-    told = (f"{question.model.name} on {number(devices.count)} device{'s' * (devices.count > 1)} of {float(question.memory) / GB:g} GB, "
+    told = (f"{question.model.name} on {number(devices.count)} device{'' if devices.count == 1 else 's'} of "
+            f"{float(question.memory) / GB:g} GB, "
             f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} sequences a step"
             + (f", {sizes}" if sizes else ""))
     lines = prose(told, width, "bold", hang=2)

@@ -27,7 +27,6 @@ from placealg.step.groups import placements, rule_of
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
 from placealg.step.trained import trained
-from placealg.step.verbs import BYTES
 from placealg.step.where import LAST_RANK
 from placealg.strategy.options import LAYER
 from placealg.strategy.spec import Strategy
@@ -169,7 +168,7 @@ def _items(step: Step, event: Event, strategy: Strategy, known: Mapping[str, Par
         yield Item(original(name), event.value, group.name, group.sites, dims, len(known[name].rows) or len(dims),
                    splits, tuple(a for a in cut if a not in group.split), at,
                    ONE if reference.abstract or reference.graph.single(group.unit) else group.count,
-                   BYTES[event.value], flat, tuple(told) if flat else (), k, levels)
+                   group.bytes_of(event.value), flat, tuple(told) if flat else (), k, levels)
 
 
 def _levels(strategy: Strategy, group: Group, parameter: Parameter, cut: tuple[str, ...]) -> Levels:

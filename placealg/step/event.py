@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -16,9 +16,10 @@ from placealg.models.graph import Graph
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import Pipeline
-from placealg.step.verbs import CARRIED, LOSS_SCALE, SOURCES, VERBS
+from placealg.step.verbs import BYTES, CARRIED, LOSS_SCALE, MOMENT, SOURCES, VERBS
 from placealg.step.versions import Version
 from placealg.step.where import Clause as Clause
+from placealg.strategy.options import ONE_MOMENT
 from placealg.strategy.streams import Stream
 
 STEP_PHASES = ("prepare", "forward", "backward", "weights", "reduce", "update", "publish")
@@ -291,6 +292,24 @@ class Group:
     taken: str = ""
     merge: str = "mean"
     numbered: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def one_moment(self) -> bool:
+        """Whether its optimizer keeps one moment of each element: Muon, of all but tables of tokens and positions.
+
+        Those who run Muon leave the embedding and the head to AdamW, as Jordan (2024) does, who proposed it, and
+        DeepSpeed and LLaMA-Factory after him.
+        """
+        return self.optimizer in ONE_MOMENT and not any(is_table(rows) for rows in self.rows)
+
+    def bytes_of(self, value: str) -> str:
+        """Bytes per element where a value of the group is held, in the symbols of element sizes."""
+        return MOMENT if value == "moments" and self.one_moment else BYTES[value]
+
+
+def is_table(rows: Iterable[str]) -> bool:
+    """Whether a parameter with these dims in rows has a row, or a column, of each token or position."""
+    return not {"vocab", "position"}.isdisjoint(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from placealg.frozen import FrozenMap
 from placealg.models.apart import AWAY
 from placealg.models.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
+from placealg.step.event import is_table
 from placealg.step.program import Clause, Group
-from placealg.strategy.options import AVG, LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS
+from placealg.strategy.options import AVG, LAYER, NONE, ONE_MOMENT, OPTIMIZERS, WIRE_W, WITH_VECTORS
 from placealg.strategy.spec import GroupRule, Strategy
 
 
@@ -158,7 +159,8 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         key = (leaf, parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
                summed.get(parameter.name), parameter.name in model.statistics, _frozen(model, parameter),
                _stacked(_optimizer(strategy, rule, parameter, model.abstract)[0], rule, parameter,
-                        split.get(parameter.name, {})))
+                        split.get(parameter.name, {})),
+               _optimizer(strategy, rule, parameter, model.abstract)[0] in ONE_MOMENT and is_table(parameter.rows))
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return

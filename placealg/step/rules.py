@@ -14,7 +14,7 @@ from placealg.placement import MEMORY_TIERS
 from placealg.step.event import MICROBATCH
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
-from placealg.step.verbs import BYTES, LOSS_SCALE
+from placealg.step.verbs import LOSS_SCALE
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +323,7 @@ def update(plan: Plan) -> Iterator[Event]:
                    if value in group.whole_reads else
                    f"every rank along {_names(axes)} updates all elements, and gradients rest sharded there")
             yield Event("update", "all_gather", value, group.name, axes=axes, source="S", to="I", tier=tier,
-                        bytes="" if value == "grad_sum" else BYTES[value], rule=Rule("update_owned", why))
+                        bytes="" if value == "grad_sum" else group.bytes_of(value), rule=Rule("update_owned", why))
     yield Event("update", "update", "master", group.name, where=owners(plan.owned), tier=tier, rule=Rule(
         "update_owned", f"{group.optimizer} runs where the optimizer state rests"))
     for value, axes in wide.items():

@@ -194,3 +194,6 @@ average of the weights is fp32, too.
 
 A gradient that crosses the mesh takes `wire` bytes per element.
 """
+
+MOMENT = "Max(o - 8, o/2 - 4)"
+"""Bytes per element of the moments where there is one of them: `o` counts two, in 4 bytes each, or in less together."""

@@ -54,6 +54,16 @@ Stern 2018); LAMB's trust ratio is a quotient of their norms (You et al. 2020).
 WITH_VECTORS = ("muon",)
 """The per-matrix optimizers beside which AdamW updates what is no matrix, such as biases."""
 
+ONE_MOMENT = ("muon",)
+"""The optimizers that keep one moment of each element, a momentum: Adam keeps two, which `o` counts."""
+
+DOUBTED: Mapping[str, str] = {
+    "adafactor": "Adafactor keeps less than Adam's two moments, which o counts: a row and a column of the second one "
+                 "(Shazeer and Stern 2018); [types] o says what yours holds",
+    "sgd": "SGD keeps one momentum or none, and o counts Adam's two moments; [types] o says what yours holds",
+}
+"""Optimizer -> why the bytes of its state are in doubt; LAMB keeps Adam's two moments (You et al. 2020)."""
+
 LOSSES: Mapping[str, Mapping[str, Any]] = {
     "mean_of_means": {"divisor": "tokens", "count_axes": None, "assume": ("equal_counts",)},
     "token_mean": {"divisor": "count", "count_axes": "data", "assume": ()},

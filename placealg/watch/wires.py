@@ -32,7 +32,7 @@ class Wires:
     def size(self, event: Event, group: Group | None = None) -> tuple[str, Fraction | None]:
         """(the symbol of [types], the bytes per element) of an event; None where the strategy does not say it."""
         symbol = event.bytes or ("act" if event.on_tensor else "wire" if event.value in ("grad", "grad_sum") else
-                                 BYTES.get(event.value, "4"))
+                                 "4" if group is None or event.value not in BYTES else group.bytes_of(event.value))
         types = {**self.said, **(group.types if group else {})}
         size = Polynomial.read(symbol, {n: Polynomial.read(t) for n, t in types.items()})
         return symbol, None if size.names() or symbol not in types else size.evaluate({})

@@ -39,7 +39,8 @@ from placealg.strategy.expression import parse_strategy
 SHARDED = Space("sharded", FrozenMap({"data": ("zero1", "hsdp"), "tp": ("", "tp")}))
 CONTEXT = Space("context", FrozenMap({"data": ("dp", "zero3"), "cp": ("", "cp_ring"), "recompute": (
     "", "recompute_full")}))
-STAGED = Space("staged", FrozenMap({"data": ("zero2", "hsdp"), "tp": ("", "tp_sp"), "pp": ("", "pp", "pp_zb_h1")}))
+STAGED = Space("staged", FrozenMap({"data": ("zero2", "hsdp"), "tp": ("", "tp_sp"), "pp": ("", "pp",
+                                                                                          "pp_interleaved")}))
 FIGURES = ("estimate", "bound", "memory", "card")
 
 Row = tuple[dict[str, Fraction], str, tuple[tuple[str, int], ...]]

@@ -338,7 +338,7 @@ def test_what_replaces_a_shard_counts_once() -> None:
     muon = step_of("zero1", optimizer={"name": "muon"})
     held = memory(edit(muon, drop="update.*.grad_sum.all_gather[dp]"))
     assert held.gradients == bytes_of("g*Psi/dp")
-    assert held.transient == bytes_of("g*Psi*(dp - 1)/dp + (o - 4)*Psi_unit") and held.total == held.peak
+    assert held.transient == bytes_of("g*Psi*(dp - 1)/dp + Max(o - 8, o/2 - 4)*Psi_unit") and held.total == held.peak
 
 
 @pytest.mark.parametrize(("name", "gradients"), [("dp", "acc*Psi"), ("zero1", "acc*Psi"), ("zero2", "g*Psi/dp")])
@@ -352,9 +352,9 @@ def test_a_matrix_optimizer_gathers_what_it_reads() -> None:
     plain, muon = step_of("zero1"), step_of("zero1", optimizer={"name": "muon"})
     more = communication(muon, unit="elements").total - communication(plain, unit="elements").total
     assert more.value(dp=2, Psi=100)
-    assert communication(muon).by_phase["update"] == bytes_of("(wire + o - 4)*Psi*(dp - 1)/dp")
-    assert memory(muon).states == memory(plain).states
-    assert memory(muon).transient == bytes_of("(o - 4)*Psi_unit"), "moments are gathered, the master copy is not"
+    assert communication(muon).by_phase["update"] == bytes_of("(wire + Max(o - 8, o/2 - 4))*Psi*(dp - 1)/dp")
+    assert memory(muon).states == bytes_of("Psi*(w + g + (Max(o - 8, o/2 - 4) + 4)/dp)")
+    assert memory(muon).transient == bytes_of("Max(o - 8, o/2 - 4)*Psi_unit"), "the moment is gathered, no master copy"
     lamb = step_of("zero1", optimizer={"name": "lamb"})
     assert communication(lamb).by_phase["update"] == bytes_of("(wire + o)*Psi*(dp - 1)/dp")
     assert memory(lamb).transient == bytes_of("o*Psi_unit")

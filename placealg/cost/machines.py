@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from importlib.resources import files
@@ -24,6 +24,7 @@ RATES: Mapping[str, str] = FrozenMap({
 class Machine:
     """Devices in nodes of `per_node`: `rates` of RATES, in flop or bytes a second, and a device's `memory` in bytes.
 
+    The memory is what programs find there; a device is `sold_as` so many bytes, by its name.
     `source` is where its numbers stand, `checked` where they were found again, and which were not.
     """
 
@@ -34,6 +35,7 @@ class Machine:
     title: str = ""
     source: str = ""
     checked: str = ""
+    sold_as: Fraction | None = None
 
     @property
     def values(self) -> dict[str, Fraction]:
@@ -50,8 +52,7 @@ class Machine:
         for name in said:
             if name not in RATES:
                 raise InputError(f"a machine has no rate '{name}'", name=name, valid=RATES)
-        return Machine(self.name, self.rates.plus(said), self.per_node, self.memory, self.title, self.source,
-                       self.checked)
+        return replace(self, rates=self.rates.plus(said))
 
 
 @lru_cache(maxsize=1)
@@ -72,6 +73,16 @@ def machine(name: str) -> Machine:
     return machines()[name]
 
 
+def found_in(sold_as: Fraction, need: Fraction) -> Machine | None:
+    """A machine whose memory is sold as so much, where programs find at least what they need; None if there is none.
+
+    >>> found_in(Fraction(80 * 10**9), Fraction(84 * 10**9)).name, found_in(Fraction(80 * 10**9), Fraction(90 * 10**9))
+    ('a100', None)
+    """
+    return next((one for one in machines().values() if one.sold_as == sold_as and one.memory and one.memory >= need),
+                None)
+
+
 def _read(name: str, said: Mapping[str, Any]) -> Machine:
     return Machine(name, FrozenMap({n: Fraction(said[n]) for n in RATES if n in said}), int(said["per_node"]),
-                   Fraction(said["memory"]), said["title"], said["source"], said["checked"])
+                   Fraction(said["memory"]), said["title"], said["source"], said["checked"], Fraction(said["sold_as"]))

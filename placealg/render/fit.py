@@ -11,6 +11,7 @@ from placealg.cost.certain import LEAST, certain_if
 from placealg.cost.compute import Compute, value_of
 from placealg.cost.formula import json_number
 from placealg.cost.layouts import Layout
+from placealg.cost.machines import found_in
 from placealg.cost.sizing import NO_MARGIN, Degree, Fit, Margin
 from placealg.cost.times import HYPOTHESES
 from placealg.frozen import FrozenMap
@@ -105,7 +106,17 @@ def meaning(sized: Sized, gib: bool = False) -> str:
         margin = "nothing is set aside for what frameworks hold besides"
     unknown = "" if full.held.activations.expr is not None else f", and activations, which are not counted: " \
         f"{full.held.activations.reason}"
-    return f"needs at least {need} of {memory} {scale.head}{unknown}; {margin}"
+    return f"needs at least {need} of {memory} {scale.head}{unknown}; {margin}{_sold(sized, scale)}"
+
+
+def _sold(sized: Sized, scale: Scale) -> str:
+    """Of a memory as devices are sold, that programs find more in them, where that would do."""
+    limit, need = sized.stages[0].memory, max(f.value for f in sized.stages)
+    one = None if sized.fits else found_in(limit, need)
+    if one is None or one.memory is None:
+        return ""
+    return (f"; it would fit where programs find {scaled(one.memory, scale.divisor)} {scale.head}, as drivers report "
+            f"of the {float(limit / 10**9):g} GB of {one.name}: --device-memory {int(one.memory / 2**20)}MiB")
 
 
 def _margin(margin: Margin, scale: Scale) -> str:

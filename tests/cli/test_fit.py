@@ -581,3 +581,16 @@ def test_in_python_gradients_rest_whole_only_where_a_step_accumulates(sizes: dic
     for what in (str(path), pa.read(path)):
         found = pa.fit(what, "gpt2", device_memory="80GB", b=1, s=256, **sizes)
         assert str(next(t for t in found.stages[0].terms if t.name == "gradients").formula.expr) == f"Psi*{held}"
+
+
+@pytest.mark.parametrize(("reserve", "told"), [("76GB", False), ("79500MB", True), ("84GB", True), ("85GB", False)])
+def test_a_memory_as_it_is_sold_is_less_than_what_programs_find(placealg: Callable[..., Outcome], reserve: str,
+                                                               told: bool) -> None:
+    found = placealg("fit", "zero1", "--model", "gpt2", "--set", "s=256", "b=1", "dp=8", "--device-memory", "80GB",
+                     "--reserve", reserve)
+    said = " ".join(found.out.split())
+    assert ("as drivers report of the 80 GB of a100: --device-memory 81152MiB" in said) == told, said
+    assert found.code == (0 if reserve == "76GB" else 1)
+    if told:
+        assert placealg("fit", "zero1", "--model", "gpt2", "--set", "s=256", "b=1", "dp=8", "--device-memory",
+                        "81152MiB", "--reserve", reserve).code == 0

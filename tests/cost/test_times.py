@@ -16,7 +16,7 @@ from placealg.cost.communication import rows as rows_of
 from placealg.cost.costs import Costs
 from placealg.cost.flop import flop
 from placealg.cost.links import crossing
-from placealg.cost.machines import machine, machines
+from placealg.cost.machines import found_in, machine, machines
 from placealg.cost.memory import memory
 from placealg.cost.stage import on_stage
 from placealg.cost.sums import Figure
@@ -211,3 +211,14 @@ def test_the_last_stage_waits_and_has_the_head() -> None:
     step = derive(parse_strategy("pp"), gpt())
     first, last = (times(on_stage(step, name))["time.bound.compute"] for name in ("first", "last"))
     assert value(last) > value(first)
+
+
+@pytest.mark.parametrize("name", machines())
+def test_programs_find_at_most_what_chips_have_and_hardly_less_than_what_is_sold(name: str) -> None:
+    one = machine(name)
+    assert one.sold_as is not None and one.memory is not None
+    sold = int(one.sold_as / 10**9)
+    assert one.sold_as <= one.memory <= sold * 2**30
+    assert found_in(one.sold_as, one.memory) is not None and found_in(one.sold_as, Fraction(sold * 2**30)) is None
+
+

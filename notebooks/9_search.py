@@ -147,7 +147,7 @@ assert tight.best.need <= 68 * GB and tight.best.estimate > best.estimate
 
 # %%
 status = main(["search", "llama-3-70b", "--devices", "512", "--batch", "1024", "--set", "s=8192", "--machine", "h100",
-               "--cache", str(cache), "--only", best.expression.replace("*", "[*]"), "--top", "3", "--why",
+               "--device-memory", "80GB", "--cache", str(cache), "--only", best.expression.replace("*", "[*]"), "--top", "3", "--why",
                "zero1*tp_sp*pp_interleaved*cp_ring dp=16 tp=4 pp=4 cp=2 v=5"])
 assert status == 0
 

@@ -180,6 +180,29 @@ def called(name: str) -> str:
     return _CALLED.get(letters(name), "")
 
 
+_MOST_BYTES = 8
+"""The bytes of the largest element that frameworks have, a double."""
+
+_MOST_STATE = 4 * _MOST_BYTES
+"""The most bytes of an optimizer state: a master copy and three more, each a double."""
+
+
+def check_bytes(name: str, value: Fraction) -> None:
+    """Refuse more bytes an element than the largest type has.
+
+    >>> check_bytes("w", Fraction(16))
+    Traceback (most recent call last):
+    placealg.errors.InputError: w = 16: an element has at most 8 bytes, and sizes are in bytes: 16 bits are w = 2
+    """
+    if name not in SYMBOLS or not SYMBOLS[name].meaning.startswith("bytes"):
+        return
+    most = _MOST_STATE if name == "o" else _MOST_BYTES
+    if value > most:
+        meant = f": {value} bits are {name} = {value / 8}" if value / 8 <= most else ""
+        what = "an optimizer state" if name == "o" else "an element"
+        raise InputError(f"{name} = {value}: {what} has at most {most} bytes, and sizes are in bytes{meant}")
+
+
 def meant_size(name: str, known: Iterable[str]) -> str:
     """Which of some names was meant by a size that is none of them: what it is called elsewhere, or a typing error.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from fractions import Fraction
 from math import prod
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from placealg.arith import parse
 from placealg.cli.meant import with_axis
 from placealg.errors import InputError
-from placealg.mesh import STAGED, SYMBOLS, Mesh, meant_size
+from placealg.mesh import STAGED, SYMBOLS, Mesh, check_bytes, meant_size
 from placealg.models.model import Model
 from placealg.step.compatibility import bound_sizes, check_sizes
 from placealg.step.pipeline import ANY, TIMES, counted, flying, starting
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     pass
 
 DEVICES = "devices"
+
+MANY = 10**7
+"""Above so many devices a line says so."""
 
 
 def said_sizes(words: Iterable[str]) -> set[str]:
@@ -70,6 +74,10 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
             positive = "a positive number" + " of bytes" * (name not in TIMES)
             kind = positive if rational else f"a whole number of at least {least}"
             raise InputError(f"{name} = {text} is not {kind}", where=where)
+        try:
+            check_bytes(name, value)
+        except InputError as error:
+            raise error.at(where) from None
         if sizes.get(name, value) != value:
             raise InputError(f"{name} is already {sizes[name]}", where=where)
         sizes[name] = value
@@ -79,6 +87,10 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
         if sizes.get("Psi_unit", 0) > sizes.get("Psi", sizes.get("Psi_unit", 0)):
             raise InputError(f"Psi_unit = {sizes['Psi_unit']} exceeds Psi = {sizes['Psi']}", where=where)
     found = _complete({n: v for n, v in sizes.items() if n in (*mesh.names, *SYMBOLS, DEVICES)}, mesh)
+    known: dict[str, Fraction | int] = {**mesh.sizes(), **found}
+    devices = prod(known.get(a, 1) for a in mesh.names)
+    if devices > MANY:
+        print(f"placealg: warning: {int(devices):,} devices are more than any cluster has", file=sys.stderr)
     try:
         check_sizes(strategy, model, found)
     except InputError as error:

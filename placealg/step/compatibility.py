@@ -51,10 +51,24 @@ def check_fit(strategy: Strategy, model: Model) -> None:
 
 def check_sizes(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction]) -> None:
     """Raise InputError unless every dim divides by the axes that split it, at `sizes` of axes and symbols."""
+    check_length(model, sizes)
     model = trained(strategy, model)
     strategy = with_whole(strategy, model)
     for _path, error in _size_problems(strategy, model, {**strategy.mesh.sizes(), **sizes}, {**model.sizes, **sizes}):
         raise error
+
+
+def check_length(model: Model, sizes: Mapping[str, Fraction]) -> None:
+    """Raise InputError where sequences are longer than a model's learned positions; others take any length.
+
+    >>> from placealg.models.config import resolve_model
+    >>> check_length(resolve_model("gpt2"), {"s": Fraction(4096)})
+    Traceback (most recent call last):
+    placealg.errors.InputError: s = 4096 exceeds s_max = 1024, the learned positions of gpt2
+    """
+    known: dict[str, Fraction | int] = {**model.sizes, **sizes}
+    if "position" in model.graph.dims and "s" in known and "s_max" in known and known["s"] > known["s_max"]:
+        raise InputError(f"s = {known['s']} exceeds s_max = {known['s_max']}, the learned positions of {model.name}")
 
 
 def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:

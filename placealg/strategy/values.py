@@ -10,6 +10,7 @@ from typing import Any
 from placealg.arith import parse
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
+from placealg.mesh import check_bytes
 from placealg.placement import StatePlacement
 from placealg.strategy.options import (
     GATHERS,
@@ -153,6 +154,7 @@ def _bytes(label: str, _key: Key, value: Any, *_: Any) -> str:
         number = Fraction(0)
     if number <= 0:
         raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number, such as 2 or \"1/2\"")
+    check_bytes(label.replace(".", " ").split()[-1], number)
     return str(number)
 
 

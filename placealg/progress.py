@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,6 +36,29 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _LISTENER.reset(token)
+
+
+_REMARKED: ContextVar[list[str] | None] = ContextVar("remarked", default=None)
+
+
+def remark(text: str) -> None:
+    """Tell the user of a command, once, how what was typed is understood; nothing where no command runs."""
+    told = _REMARKED.get()
+    if told is not None and text not in told:
+        told.append(text)
+
+
+@contextmanager
+def remarking() -> Iterator[None]:
+    """Let remarks inside go to stderr, a line each, behind what ended well; an error stands alone there."""
+    told: list[str] = []
+    token = _REMARKED.set(told)
+    try:
+        yield
+    finally:
+        _REMARKED.reset(token)
+    for text in told:
+        print(f"placealg: {text}", file=sys.stderr)
 
 
 def each(items: Sequence[T], name: Callable[[T], str]) -> Iterable[T]:

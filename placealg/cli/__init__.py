@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from placealg.cli.terminal import INTERRUPTED, SAYS, attended, dropped_unread
 from placealg.errors import InputError
+from placealg.progress import remarking
 from placealg.version import VERSION
 
 DONE, BAD_INPUT, OPEN = 0, 2, 3
@@ -39,7 +40,7 @@ def attend_to(work: Callable[[], int], alone: bool) -> int:
         print(f"placealg: {lacking}", file=sys.stderr)
         return OPEN
     try:
-        with attended(alone):
+        with attended(alone), remarking():
             code = work()
             with dropped_unread():
                 sys.stdout.flush()

@@ -19,16 +19,24 @@ from placealg.mesh import PREDICTION
 from placealg.models.config import resolve_model
 from placealg.models.losses import with_loss
 from placealg.models.model import Model
-from placealg.progress import say
+from placealg.progress import remark, say
 from placealg.step.compatibility import bound_sizes, fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
 from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.step.unread import unread
+from placealg.strategy import sharing
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.file import Expect, Masked, StrategyFile, packaged, read_strategy_file
+from placealg.strategy.file import (
+    Expect,
+    Masked,
+    StrategyFile,
+    packaged,
+    proofs_folder,
+    read_strategy_file,
+)
 from placealg.strategy.options import TYPES
 from placealg.strategy.spec import DEFAULTS, Strategy, overlay
 
@@ -212,9 +220,16 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
         return _read_file(word, model, sizes, axes, default, said)
     sizes = tuple(sizes)
     strategy = _precise(parse_strategy(word), said, sizes)
+    _remark(strategy)
     chosen = _run_as(_model(model, default or default_model(strategy), said, strategy), said)
     step = derive(strategy, chosen)
     return CommandCase(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
+
+
+def _remark(strategy: Strategy) -> None:
+    """Say over which axes states are sharded together, where a factor joins those that another one shards."""
+    if told := sharing.told(strategy.states, strategy.joins):
+        remark(f"{strategy.name}: {told}")
 
 
 def of_strategy(strategy: Strategy, model: Model, sizes: Iterable[str] = (), devices: int | None = None,
@@ -335,6 +350,8 @@ def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes:
     file = read_strategy_file(word)
     named, sizes = _named(word, file), tuple(sizes)
     strategy = _precise(file.strategy, said, sizes)
+    if not Path(word).resolve().is_relative_to(proofs_folder("").resolve()):
+        _remark(strategy)
     try:
         chosen = _run_as(_model(model, named or default or default_model(strategy), said, strategy), said)
         chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen

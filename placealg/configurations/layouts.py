@@ -1,6 +1,7 @@
 """The layouts of a strategy on a number of devices, as columns: sizes of its axes, b, m and v, and places in nodes.
 
-Every axis has at least two devices, but where there is one device, and all axes split the batch; the product is the
+Every axis has at least two devices, but where there is one device, and all axes split the batch, and but one whose
+states are sharded over another axis too (`sharing.leaders`): `zero1*cp` on dp = 1 is not `cp`. The product is the
 number of devices; every quotient of the strategy's own rules is whole, and every rank of the batch has whole
 microbatches: of the orders whose backward has two parts so many as keep their wait short. Columns are arrays of whole
 numbers, a row per layout.
@@ -25,6 +26,7 @@ from placealg.errors import InputError
 from placealg.models.model import Model
 from placealg.step.compatibility import quotients
 from placealg.step.pipeline import FILLED, TURNS
+from placealg.strategy.sharing import leaders
 from placealg.strategy.spec import Strategy
 
 PASSES = ("batch", "b", "m")
@@ -101,7 +103,9 @@ def _narrowed(strategy: Strategy, model: Model, devices: Devices, sizes: Mapping
     """The layouts after each rule in turn, and what says why it left none, if the one before left some."""
     names = strategy.mesh.names
     alone = devices.count == 1 and set(names) == set(strategy.batch_axes)
-    found = dict(zip(names, factorizations(devices.count, len(names), 1 if alone else 2), strict=True))
+    led = names if alone else leaders(strategy.states, strategy.joins)
+    ways = factorizations(devices.count, len(names), 1 if led else 2)
+    found = _where(dict(zip(names, ways, strict=True)), [ways[k] > 1 for k, a in enumerate(names) if a not in led])
     yield found, lambda: (
         f"one device has nothing to split along {', '.join(names)}" if devices.count == 1 else
         f"{devices.count} devices are no product of {' and '.join(names)}, each at least 2: "

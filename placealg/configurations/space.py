@@ -1,7 +1,7 @@
 """The space of strategies that a search goes through, as data: parts, of each of which one choice, and what is fixed.
 
-An empty choice leaves a part out, which is what an axis of one device means; so every axis of a strategy has at least
-two, and a strategy and its reduced form are never both counted.
+An empty choice leaves a part out, which is what an axis of one device means, unless states are sharded over another
+axis together with it: so no other axis has one, and a strategy and its reduced form are never both counted.
 """
 
 from __future__ import annotations

@@ -105,7 +105,6 @@ def _more_axes(draft: Draft, mesh: Mapping[str, int], axes: tuple[str, ...]) -> 
         said.read(mesh_key(said, "cp_size"), f"{'cp_ring' if ring else 'cp'} over {mesh['cp']} ranks")
         said.read(mesh_key(said, "cp_comm_strategy"), "how keys and values travel", how)
         axes = (*axes, "cp") if axes else axes
-        parts.shard(3 if axes else 0, *axes)
     if "sp" in mesh:
         parts.axis("cp_ulysses", sp=mesh["sp"])
         said.read(mesh_key(said, "sp_size"), f"cp_ulysses over sp = {mesh['sp']}")

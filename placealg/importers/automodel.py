@@ -63,7 +63,6 @@ def _verl(draft: Draft) -> None:
     said.read("model.strategy", "zero3")
     if sp > 1:
         parts.axis("cp_ulysses", sp=sp)
-        parts.shard(3, "dp", "sp")
         said.read("ulysses_sequence_parallel_size", f"cp_ulysses over sp = {sp}")
     key = "model.fsdp_config.model_dtype"
     w = BYTES[said.choice(key, str(said.value(key)).removeprefix("torch."), BYTES)]
@@ -129,7 +128,6 @@ def _automodel(draft: Draft) -> None:
     if sizes["cp"] > 1:
         parts.axis("cp", sizes["cp"])
         axes.append("cp")
-        parts.shard(3, *axes)
     if sizes["tp"] > 1:
         along = said.flag("distributed.sequence_parallel")
         said.read("distributed.sequence_parallel", "tp_sp_keep" if along else "tp, without sequence parallelism")

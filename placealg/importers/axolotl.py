@@ -179,8 +179,6 @@ def _over_context(draft: Draft, axes: tuple[str, ...], steps: int) -> None:
     """States are sharded over ranks of context, too: FSDP's mesh is their product, ZeRO's group all ranks."""
     parts, cp = draft.parts, "cp"
     name = next(name for name, sizes in parts.factors if axes[0] in sizes)
-    stage = {"zero1": 1, "zero2": 2, "dp": 0}.get(name, 3)
-    parts.shard(stage, *axes, cp)
     if name in ("zero3", "fsdp_no_reshard", "hsdp"):
         life = parts.tables.get("schedule", {}).get("lifetime", {})
         if axes[0] in life or name == "fsdp_no_reshard":

@@ -210,7 +210,6 @@ class Engine:
                   "parameters, optimizer and gradients sharded")
         if sp > 1:
             parts.axis("cp_ulysses", sp=sp)
-            parts.shard(stage, "dp", "sp")
             if not self.sequence:
                 said.read("sequence_parallel_size", f"cp_ulysses over sp = {sp}; the states over dp and sp together")
         else:

@@ -231,15 +231,12 @@ def _axes(draft: Draft, sizes: Mapping[str, int | None]) -> None:
     data, fsdp = sizes["data"], sizes["fsdp"]
     if data == 1:
         parts.axis("zero3" if fsdp != 1 else "dp", fsdp)
-        axes = ["dp"]
     elif fsdp == 1:
         parts.axis("dp", data)
-        axes = []
     else:
-        parts.axis("hsdp", dp_replicate=data, dp_shard=fsdp)
-        axes = ["dp_shard"]
-        if said.flag("shard_optimizer_over_data"):
-            parts.say("states", "optimizer", {"dp_replicate": "S", "dp_shard": "S"})
+        over = said.flag("shard_optimizer_over_data")
+        parts.replicated(3, data, fsdp, over)
+        if over:
             said.read("shard_optimizer_over_data", "[states] optimizer over both")
     if sizes["fsdp_transpose"] != 1:
         parts.axis("zero3", fsdp_transpose=sizes["fsdp_transpose"])
@@ -254,8 +251,6 @@ def _axes(draft: Draft, sizes: Mapping[str, int | None]) -> None:
         parts.axis("tp_sp", tps=sizes["tensor_sequence"])
     if sizes["expert"] != 1:
         parts.axis("ep", sizes["expert"])
-        if axes:
-            parts.shard(3, *axes, "ep")
     if sizes["pipeline"] != 1:
         parts.axis("pp_gpipe", sizes["pipeline"])
         said.approximated("ici_pipeline_parallelism", "stages run in the order of a scan with repeats; all forwards, "

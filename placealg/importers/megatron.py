@@ -52,7 +52,6 @@ class Megatron:
         self.place_tensor(tp, ep, axis_ep)
         if axis_ep > 1:
             self.parts.axis("ep", axis_ep)
-        self.shard_over_data(axis_ep, cp, sp)
         layers = read_pipeline(self.draft, self.said, pp)
         self.recompute(layers, pp)
         read_bytes(self.draft, self.said, self.stage, self.fsdp)
@@ -196,14 +195,9 @@ class Megatron:
         if instances > 1:
             if data is not None and data % instances:
                 raise said.refuse("num-distributed-optimizer-instances", f"{data} ranks of data are not a multiple")
-            parts.axis("hsdp", dp_replicate=instances, dp_shard=None if data is None else data // instances)
-            shard = {"parameters": 3, "gradients": 2, "optimizer": 1}
-            for state, least in shard.items():
-                mode = "S*" if state == "parameters" else "S"
-                parts.say("states", state, {"dp_shard": mode if self.stage >= least else "R"})
             outer = said.value("outer-dp-sharding-strategy")
+            parts.replicated(self.stage, instances, None if data is None else data // instances, outer == "optim")
             if outer == "optim":
-                parts.say("states", "optimizer", {"dp_replicate": "S", "dp_shard": "S"})
                 said.read("outer-dp-sharding-strategy", "[states] optimizer over both axes")
             else:
                 said.leave("outer-dp-sharding-strategy", "no_shard: replicas")
@@ -298,15 +292,6 @@ class Megatron:
                                      *(["seq"] if name == "tp_sp" else [])])
         said.read(key, f"{name} over {tp} ranks")
         said.read("sequence-parallel", f"{name}")
-
-    def shard_over_data(self, axis_ep: int, cp: int, sp: int) -> None:
-        """The states over every axis that the holder counts as data."""
-        if self.stage == 0:
-            return
-        more = [a for _, sizes in self.parts.factors for a in sizes if a in ("ep", "cp", "cpu", "cpr", "sp")]
-        own = [a for _, sizes in self.parts.factors for a in sizes if a in ("dp", "dp_shard")]
-        if more:
-            self.parts.shard(self.stage, *own, *more)
 
     def recompute(self, layers: int | None, pp: int) -> None:
         """What is computed again in backward."""

@@ -37,7 +37,9 @@ def read_nanotron(document: Document, options: Options) -> Reading:
     stage = said.whole("optimizer.zero_stage", said.value("optimizer.zero_stage"), 0) or 0
     parts.axis("zero1" if stage else "dp", dp)
     said.read("parallelism.dp", f"{'zero1' if stage else 'dp'} over {dp} ranks")
-    said.read("optimizer.zero_stage", "the optimizer sharded over dp" if stage else "nothing sharded over dp")
+    apart = stage and cp * ep > 1
+    said.read("optimizer.zero_stage", "[states] optimizer sharded over dp alone" if apart else
+              "the optimizer sharded over dp" if stage else "nothing sharded over dp")
     _context(draft, cp)
     _tensor(draft, tp)
     if ep > 1:
@@ -45,6 +47,8 @@ def read_nanotron(document: Document, options: Options) -> Reading:
         said.read("parallelism.expert_parallel_size", f"experts over {ep} ranks")
     else:
         said.inactive("parallelism.expert_parallel_size", "1: no expert parallelism")
+    if apart:
+        parts.say("states", "optimizer", {"dp": "S"})
     _pipeline(draft, pp)
     if said.has("doremi"):
         said.approximated("doremi", "the loss weighs domains by what a reference model says, which is held beside: "

@@ -32,6 +32,14 @@ class Parts:
         """A factor on its catalogue axis, of `size` ranks, or on the axes of `sizes`; None is symbolic."""
         self.factors.append((name, sizes or {entry(name).axes[0]: size}))
 
+    def replicated(self, stage: int, replicas: int | None, shards: int | None, optimizer_over_both: bool) -> None:
+        """The factors of a ZeRO stage over dp_shard, replicated over dp_replicate, or with its optimizer over both."""
+        if stage == 3 and not optimizer_over_both:
+            self.axis("hsdp", dp_replicate=replicas, dp_shard=shards)
+            return
+        self.axis("zero1" if optimizer_over_both else "dp", dp_replicate=replicas)
+        self.axis(STAGES[stage], dp_shard=shards)
+
     def modifier(self, name: str) -> None:
         """A modifier, once."""
         if name not in self.modifiers:
@@ -49,16 +57,9 @@ class Parts:
         for name, value in {**(precision(preset).types if preset else {}), **bytes_}.items():
             self.say("types", name, value)
 
-    def shard(self, stage: int, *axes: str) -> None:
-        """The states of a ZeRO stage, over these axes together."""
-        rows = {"optimizer": 1, "gradients": 2, "parameters": 3}
-        for state, least in rows.items():
-            if stage >= least:
-                self.say("states", state, dict.fromkeys(axes, "S*" if state == "parameters" else "S"))
-
     def all_reduce(self, *axes: str) -> None:
         """Gradients are summed whole over `axes`, and over those that shard the states with them, and then sliced."""
-        sharing = self.tables.get("states", {}).get("optimizer", {})
+        sharing = parse_strategy(self.expression).state("optimizer").modes
         self.say("schedule", "reduction", dict.fromkeys((*axes, *(a for a in sharing if a not in axes)), "all_reduce"))
 
     def gather_logits(self) -> None:

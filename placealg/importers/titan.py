@@ -141,7 +141,6 @@ def _context(draft: Draft, degrees: Degrees, keys: Mapping[str, str]) -> None:
     said.read(keys["rotate"], "how keys and values travel")
     axes = [a for _, sizes in parts.factors for a in sizes if a in ("dp", "dp_shard", "cp")]
     if len(axes) > 1:
-        parts.shard(3, *axes)
         if degrees.pipeline > 1:
             parts.say("schedule", "lifetime", dict.fromkeys(axes, "step"))
             parts.say("states", "gradients", dict.fromkeys(axes, "R"))
@@ -183,8 +182,6 @@ def _expert(draft: Draft, degrees: Degrees, shard: int | None, keys: Mapping[str
                                           f"{degrees.tensor}")
     if ep > 1:
         parts.axis("ep", ep)
-        axes = [a for _, sizes in parts.factors for a in sizes if a in ("dp", "dp_shard", "ep")]
-        parts.shard(3, *axes)
     if _split_over_tensor(degrees):
         parts.say("dims", "tp", ["loss.none", "expert.expert", "heads", "ffn", "vocab",
                                  *(["seq"] if degrees.sequence_parallel else [])])

@@ -25,7 +25,8 @@ KINDS = ("axis", "modifier")
 class Entry:
     """One catalogue entry: default axes, tables over them, the published source, other names.
 
-    An entry of kind `axis` brings axes; a `modifier` brings none and applies to what stands to its left.
+    An entry of kind `axis` brings axes; a `modifier` brings none and applies to what stands to its left. Axes of one
+    that `joins` share the states that a factor beside them shards.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Entry:
     tables: FrozenMap[str, Any]
     aliases: tuple[str, ...]
     kind: str
+    joins: bool
 
 
 @lru_cache(maxsize=1)
@@ -46,7 +48,8 @@ def catalogue() -> Mapping[str, Entry]:
     """
     text = files("placealg.strategy").joinpath("catalogue.toml").read_text(encoding="utf-8")
     entries = (Entry(name, said["title"], said["source"], tuple(said.get("axes", ())), FrozenMap(said["tables"]),
-                     tuple(said.get("aliases", ())), said["kind"]) for name, said in tomllib.loads(text).items())
+                     tuple(said.get("aliases", ())), said["kind"], said.get("joins", False))
+               for name, said in tomllib.loads(text).items())
     return FrozenMap({entry.name: entry for entry in entries})
 
 
@@ -79,7 +82,8 @@ def instantiate(name: str, *axes: str | int | Axis, **sizes: int | None) -> Stra
     renamed = dict(zip(found.axes, (a.name for a in bound), strict=True))
     tables = {table: _renamed(value, renamed) for table, value in found.tables.items()}
     strategy = strategy_on(_expression(name, found, bound), {a.name: a.size for a in bound}, **tables)
-    return replace(strategy, modifiers=(found.name,)) if found.kind == "modifier" else strategy
+    return replace(strategy, modifiers=(found.name,) if found.kind == "modifier" else (),
+                   joins=strategy.mesh.names if found.joins else ())
 
 
 def _assign(found: Entry, said: list[Axis | int]) -> tuple[Axis, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.placement import STATES, Mode, StatePlacement
+from placealg.strategy.sharing import joined, lifetimes
 from placealg.strategy.spec import Strategy
 
 
@@ -36,7 +38,7 @@ def compose(left: Strategy, right: Strategy) -> Strategy:
                                                         first.away + second.away),
                                            first.offloaded or second.offloaded,
                                            tuple(dict.fromkeys(first.away + second.away)))
-    return Strategy(
+    return _joined(Strategy(
         name=f"{left.name}*{right.name}",
         mesh=Mesh(left.mesh.axes + right.mesh.axes),
         dims=left.dims.plus(right.dims),
@@ -44,7 +46,20 @@ def compose(left: Strategy, right: Strategy) -> Strategy:
         tables=_merge_tables(left.tables, right.tables, rule),
         groups=left.groups + right.groups,
         modifiers=left.modifiers + right.modifiers,
-    )
+        joins=left.joins + right.joins,
+    ))
+
+
+def _joined(made: Strategy) -> Strategy:
+    """A product, with its states sharded over the axes that join those of data parallelism."""
+    data, joins = made.batch_axes, made.joins
+    if not joins:
+        return made
+    states = joined(made.states, data, joins)
+    schedule = lifetimes(made.tables.get("schedule", FrozenMap()), states.get("parameters", StatePlacement()), data,
+                         joins)
+    tables = made.tables.plus({"schedule": FrozenMap(schedule)}) if schedule else made.tables
+    return replace(made, states=states, tables=tables)
 
 
 def _own(placement: StatePlacement) -> FrozenMap[str, Mode]:

@@ -83,7 +83,8 @@ class Strategy(Shown):
 
     `dims` gives each axis its ordered list of entries `DIM`, `REGION.DIM` or `REGION.none`. `states` gives each
     state a mode per axis; activations also have one per `region:NAME`. `tables` holds what was said in
-    [schedule], [optimizer], [loss], [types], [random].
+    [schedule], [optimizer], [loss], [types], [random]. The axes of `joins` share the states that a factor beside them
+    shards (`sharing.py`).
     """
 
     name: str
@@ -93,6 +94,7 @@ class Strategy(Shown):
     tables: FrozenMap[str, FrozenMap[str, Any]] = FrozenMap()
     groups: tuple[GroupRule, ...] = ()
     modifiers: tuple[str, ...] = field(default=(), compare=False)
+    joins: tuple[str, ...] = field(default=(), compare=False)
 
     def state(self, name: str) -> StatePlacement:
         """The placement of `parameters`, `optimizer`, `gradients` or `activations`."""

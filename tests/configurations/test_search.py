@@ -45,6 +45,7 @@ from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
 from placealg.step.pipeline import Pipeline, work
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import Strategy
 
 GB = 10**9
 SMALL = Space("small", FrozenMap({"data": ("", "zero1", "hsdp"), "tp": ("", "tp_sp"), "pp": ("", "pp")}))
@@ -129,12 +130,20 @@ def value(formula: Plain, sizes: Mapping[str, int]) -> Fraction:
     return formula.evaluate(dict(sizes))
 
 
+def together(strategy: Strategy, axis: str) -> bool:
+    """Whether states are sharded over an axis of the batch and over one of context or experts with it."""
+    sharded = [{a for a, mode in p.modes.items() if str(mode.value).startswith("S")} for p in strategy.states.values()]
+    return axis.startswith("dp") and any(axis in over and over & {"cp", "ep"} for over in sharded)
+
+
 def one_by_one(question: Question, expression: str) -> Iterator[dict[str, int]]:
     """Every layout, tried: all sizes of all axes, b, m and chunks."""
     strategy, model, batch = parse_strategy(expression), question.model, question.devices.batch
     names = strategy.mesh.names
-    for way in product(range(2, question.devices.count + 1), repeat=len(names)):
+    for way in product(range(1, question.devices.count + 1), repeat=len(names)):
         axes = dict(zip(names, way, strict=True))
+        if any(n == 1 and not together(strategy, a) for a, n in axes.items()):
+            continue
         if prod(way) != question.devices.count or axes.get("pp", 1) > 12:
             continue
         try:

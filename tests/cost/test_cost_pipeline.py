@@ -604,16 +604,18 @@ def test_llama_3_1_405b_on_16384_devices_by_hand() -> None:
     matrices, norms = layers * (2 * h * h + 2 * h * h * share + 3 * h * f) / tp, layers * 2 * h
     held = document["memory"]
     assert held["parameters"]["value"] == 2 * (matrices + norms)
-    assert held["optimizer"]["value"] == 12 * (matrices + norms) / dp
+    assert held["optimizer"]["value"] == 12 * (matrices + norms) / (dp * cp)
     tokens = Fraction(s, cp * tp)
     kept = held["activations"]["value"] / (layers * flying * tokens)
     assert kept == 2 * (6 * h + 2 * h * share + 4 * f) + 4 * 128, "six hidden states, keys and values, four of the MLP"
     block = Fraction(2 * s * h, cp * tp)
     sent = document["communication"]["by_axes"]
     assert sent["pp"]["value"] == 2 * m * block
-    assert sent["tp"]["value"] == 10 * layers * m * block * (tp - 1)
+    summed = 2 * 2 * norms * Fraction(tp - 1, tp * dp * cp)  # norms, of which each rank of tp has a part of the sum
+    assert sent["tp"]["value"] == 10 * layers * m * block * (tp - 1) + summed
     keys = 2 * block * share * (cp - 1)
-    assert sent["cp"]["value"] == 3 * layers * m * keys + 2 * 2 * matrices * Fraction(cp - 1, cp * dp)
+    assert sent["cp"]["value"] == 3 * layers * m * keys
+    assert sent["dp,cp"]["value"] == (2 + 2) * (matrices + norms) * Fraction(dp * cp - 1, dp * cp)
     assert all(leaf["expr"] and leaf["value"] is not None for leaf in (*held.values(), *sent.values()))
 
 

@@ -19,7 +19,10 @@ from placealg.importers.document import Document, Key
 from placealg.importers.read import read, reader_of
 from placealg.importers.reading import LISTS, Options, Reading
 from placealg.importers.write import model_text, written
+from placealg.placement import Mode
+from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
+from placealg.strategy.spec import overlay
 
 HERE = Path(__file__).parent
 MINIATURES = sorted(p for p in (HERE / "miniatures").rglob("*") if p.is_file() and p.suffix != ".golden"
@@ -174,6 +177,27 @@ def test_what_is_written_reads_back_equal(path: Path) -> None:
     assert file.strategy.name == reading.strategy.name
     assert len(file.left_out) == len(reading.approximated)
     assert bool(model_text(reading)) == (file.model == "model.config.json")
+
+
+def printed(reading: Reading) -> str:
+    return " ".join(i.text for kind in ("read", "unsaid", "approximated") for i in getattr(reading, kind))
+
+
+@pytest.mark.parametrize("path", MINIATURES, ids=name)
+def test_the_expression_that_is_printed_is_the_strategy(path: Path) -> None:
+    """Typed back with the tables that the page names, it shards the same states over the same axes."""
+    try:
+        reading = read(path, files=options(path).files)
+    except InputError:
+        return
+    typed = parse_strategy(reading.expression)
+    for state in ("parameters", "optimizer", "gradients"):
+        if f"[states] {state}" not in printed(reading):
+            modes = {a: m for a, m in typed.state(state).modes.items() if m is not Mode.R}
+            own = {a: m for a, m in reading.strategy.state(state).modes.items() if m is not Mode.R}
+            assert modes == own, state
+    sizes = {a.name: a.size for a in reading.strategy.mesh if a.size}
+    assert set(overlay(typed, {"mesh": sizes}).mesh.axes) == set(reading.strategy.mesh.axes)
 
 
 AXOLOTL = "base_model: {name}\nfsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\nmicro_batch_size: 1\n" \

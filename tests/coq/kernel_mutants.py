@@ -29,7 +29,7 @@ from placealg.models.model import Model
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, REFUTED, overall
 from placealg.step.edit import edit
-from placealg.step.program import Step
+from placealg.step.program import LOOPED, Step
 from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import Strategy
 
@@ -53,7 +53,7 @@ STRATEGIES = (
     'zero2|[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"',
     "dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own",
     "zero3*recompute_full@mlp", 'dp*recompute_full@mlp|[schedule]\nreplay = "early_stop"', "dp@gpt --flash",
-    "dp*recompute_full@gpt", "hsdp*recompute_selective@gpt --flash")
+    "dp*recompute_full@gpt")
 """Names, some edited as behind a comma, some with another model behind an @, or tables of their own behind a bar."""
 
 LAST = {"move": "reduce.layer.weight.grad_sum.reduce[dp]", "after": "backward.layer.weight.grad_sum.accumulate",
@@ -66,6 +66,7 @@ EDITS: dict[str, Callable[[Step], Step]] = {
 CHECKPOINT = "a checkpoint is stored or loaded in another way"
 NORM = "a norm counts by what is held, and where a gradient is held between steps is not followed"
 BEGUN = "a rank begins a sum of gradients that it owns no part of"
+AGAIN = "a sum of gradients is reduced again in every microbatch, which leaves a mean as it is"
 STILL = "the stream moves before a unit that draws nothing"
 LEFT = "a copy that nobody reads is not freed, and so is there behind the first step, but not before it"
 
@@ -98,6 +99,8 @@ def cause(mutant: Mutant) -> str:
         return BEGUN
     if not mutant.instead and all(e.verb == "free" for e in mutant.events):
         return LEFT
+    if any(e.verb == "reduce" and e.value == "grad_sum" and e.phase in LOOPED for e in mutant.instead):
+        return AGAIN
     graph, units = mutant.step.reference.graph, mutant.step.reference.units
     still = any(not any(op.draws for op in graph.of_unit(u.name)) for u in units) and not mutant.step.reference.whole
     if still and {e.value for e in (*mutant.events, *mutant.instead)} == {"rng"}:

@@ -15,7 +15,15 @@ def beside(named: str, file: str, options: Options) -> str | None:
             return given
     folder = Path(file).parent
     for path in (folder / named, folder / last):
-        if path.is_file() and ".." not in Path(named).parts:
+        if is_there(path) and ".." not in Path(named).parts:
             return str(path)
     alone = [given for given in options.files if Path(given).suffix == Path(last).suffix]
     return alone[0] if len(alone) == 1 else None
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path is one of a file; what no file system takes for a name is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False

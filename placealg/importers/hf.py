@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.importers.beside import beside
+from placealg.importers.beside import beside, is_there
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
@@ -87,7 +87,7 @@ def config_beside(draft: Draft, name: str) -> str:
     given = [Path(file) for file in draft.options.files if Path(file).name == "config.json"]
     inside = [folder / name / "config.json"] if name and ".." not in Path(name).parts else []
     for path in (*given, *inside, folder / "config.json"):
-        if path.is_file() and "model_type" in read_text(path):
+        if is_there(path) and "model_type" in read_text(path):
             return str(path)
     return ""
 

@@ -7,7 +7,7 @@ products these are, the model's family says; without a model, the names are thos
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +51,9 @@ def read_adapters(draft: Draft, keys: AdapterKeys) -> None:
     said = draft.said
     model = model_beside(draft)
     modules = dict(_modules(model))
-    if not isinstance(keys.targets, Iterable):
-        raise said.refuse(keys.targets_key, f"{keys.targets_key} is {shown(keys.targets)}: expected a list of modules")
+    for key, value in ((keys.targets_key, keys.targets), (keys.whole_key, keys.whole or ())):
+        if not isinstance(value, (str, Sequence)):
+            raise said.refuse(key, f"{key} is {shown(value)}: expected a list of modules")
     chosen, unknown = _chosen(keys.targets, modules)
     if not chosen:
         raise said.refuse(keys.targets_key, f"{keys.targets_key} names no linear module of {model.name}",

@@ -161,7 +161,7 @@ def read_maxtext(document: Document, options: Options, other: str = "") -> Readi
 def _number(value: Any) -> Any:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return value
 
 

@@ -377,5 +377,5 @@ class Megatron:
 def _float(value: Any) -> Any:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from placealg.importers.beside import beside
+from placealg.importers.beside import beside, is_there
 from placealg.importers.command_line import Flags, Open, plain
 from placealg.importers.document import Document, Key, dotted, read_text
 from placealg.importers.draft import Draft
@@ -249,7 +249,7 @@ def _primus_file(named: str, file: str, options: Options, folder: str) -> str | 
     if found is not None:
         return found
     for path in (Path(file).parent / named, *(up / folder / named for up in Path(file).resolve().parents)):
-        if path.suffix in (".yaml", ".yml") and path.is_file():
+        if path.suffix in (".yaml", ".yml") and is_there(path):
             return str(path)
     return None
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from placealg.errors import shown
 from placealg.importers.document import Document, Key, dotted, written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
@@ -122,6 +123,8 @@ def _kinds(draft: Draft) -> None:
         if kind := kind_without_graph(word):
             raise refusal(f"{word} is {kind}, of which there is no op graph", said.document.where(("name",)))
     model = data.get("model", {})
+    if not isinstance(model, Mapping):
+        raise said.refuse("model", f"model is {shown(model)}: expected a table")
     if any(k in model for k in ("mm_cfg", "vision_config", "encoder", "decoder", "unet_config", "first_stage_config",
                                 "audio_encoder", "perception")):
         key = next(k for k in ("mm_cfg", "vision_config", "encoder", "decoder", "unet_config", "first_stage_config",

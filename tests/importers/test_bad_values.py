@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
+import random
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
+from types import NoneType
+from typing import Any
 
 import pytest
+import yaml
 from conftest import ROOT
 
 from placealg.errors import InputError
 from placealg.importers.read import reading_of
 from placealg.importers.reading import Options
+from placealg.importers.tables import formats, table
 
 NASTY = ("2dp=2", "\u00b2", "-1", "0", "1e999", "[]", "{}", "'x'", "9" * 5000, "null", "(E|t)*99999999", "true", "nan")
 VALUE = re.compile(r"""(?<=[:=\[,])([ \t]*)("[^"\n]*"|[^\s,{}\[\]#"']+)(?=[ \t]*(?:[,}\]#]|$))""", re.MULTILINE)
@@ -28,10 +37,10 @@ def spoiled(text: str) -> Iterator[str]:
             yield f"{text[:found.start(2)]}{value}{text[found.end(2):]}"
 
 
-def wrong_of(text: str, name: str) -> str:
+def wrong_of(text: str, name: str, form: str = "") -> str:
     """What escapes from reading a text; "" where it is read, or refused in one line."""
     try:
-        reading_of(text, name, Options())
+        reading_of(text, name, Options(format=form))
     except InputError as error:
         return f"of {len(str(error))} letters" if "\n" in str(error) else ""
     except Exception as error:
@@ -78,3 +87,79 @@ def test_every_value_of_small_configurations_is_read_or_refused(folder: str) -> 
 
 def test_the_small_configurations_are_there() -> None:
     assert len(FILES) > 40 and all(isinstance(p, Path) for p in FILES)
+
+
+KINDS: tuple[Any, ...] = (True, False, 0, 1, -1, 1.5, "", "x", [], [1], {}, {"a": 1}, None, 10**400, math.nan,
+                          [[1, [2]], {"a": [3]}], "two\nlines")
+"""A value of each kind that a file can hold."""
+
+TABLES = [(p, p.parent.name) for p in FILES if p.suffix in (".yaml", ".json", ".toml") and p.parent.name in formats()]
+"""The small configurations that are tables of keys, each with its format."""
+
+
+def keys_of(name: str) -> tuple[str, ...]:
+    """Every key of a format's table, whether a small configuration holds it or not, and every section of them."""
+    found = dict.fromkeys(key[:at] for key in table(name).keys for at in (
+        *(k for k, sign in enumerate(key) if sign == "."), len(key)))
+    return tuple(found)
+
+
+def holding(data: Any, key: str, value: Any) -> Any:
+    """The tables with a value under a dotted key; what is no table on the way becomes one."""
+    first, _, rest = key.partition(".")
+    inner = data if isinstance(data, dict) else {}
+    return {**inner, first: holding(inner.get(first), rest, value) if rest else value}
+
+
+def toml_of(value: Any) -> str:
+    """A value as TOML has it, in one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(k)} = {toml_of(v)}' for k, v in value.items() if v is not None)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_of, value))}]"
+    return json.dumps(value).lower() if isinstance(value, float) else json.dumps(value)
+
+
+def written(data: Mapping[str, Any], suffix: str) -> str:
+    """The text of tables in the syntax of a file."""
+    if suffix == ".json":
+        return json.dumps(data)
+    if suffix == ".yaml":
+        return str(yaml.safe_dump(data))
+    flat = "".join(f"{json.dumps(k)} = {toml_of(v)}\n" for k, v in data.items() if not isinstance(v, (dict, NoneType)))
+    return flat + "".join(f"[{k}]\n" + "".join(f"{json.dumps(i)} = {toml_of(w)}\n" for i, w in v.items()
+                                               if w is not None)
+                          for k, v in data.items() if isinstance(v, dict))
+
+
+@cache
+def loaded(path: Path) -> Any:
+    """The tables of a small configuration, by other readers than the product's."""
+    text = path.read_text().replace("!include", "")
+    return tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+
+
+def wrong_with(path: Path, name: str, key: str, value: Any) -> str:
+    """What escapes where a key of the format holds a value; it is read as a file of the format."""
+    text = written(holding(loaded(path), f"MODEL_ARGS.--{key}" if name == "megatron" else key, value), path.suffix)
+    return wrong_of(text, path.name) or wrong_of(text, path.name, name)
+
+
+def test_a_key_of_a_format_with_a_value_of_any_kind_is_read_or_refused() -> None:
+    draw = random.Random(7)
+    drawn = [(p, name, draw.choice(keys_of(name)), draw.choice(KINDS)) for p, name in draw.choices(TABLES, k=40)]
+    small = ROOT / "tests" / "importers" / "miniatures"
+    drawn += [(small / "axolotl" / "qlora.yaml", "axolotl", "lora_modules_to_save", True),
+              (small / "llamafactory" / "lora.yaml", "llamafactory", "additional_target", 1),
+              (small / "nemo" / "gpt.yaml", "nemo", "model", 1), (small / "nemo" / "gpt.yaml", "nemo", "model", ""),
+              (small / "nemo" / "gpt.yaml", "nemo", "trainer.gradient_clip_val", 10**400),
+              (small / "axolotl" / "qlora.yaml", "axolotl", "base_model", 10**400)]
+    assert [(p.name, name, key, value, wrong) for p, name, key, value in drawn
+            if (wrong := wrong_with(p, name, key, value))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path, name", [pytest.param(p, n, id=f"{n}/{p.name}") for p, n in TABLES])
+def test_every_key_of_a_format_with_a_value_of_every_kind_is_read_or_refused(path: Path, name: str) -> None:
+    assert [(key, value, wrong) for key in keys_of(name) for value in KINDS
+            if (wrong := wrong_with(path, name, key, value))] == []

@@ -185,6 +185,9 @@ class _ScriptRun(Words):
         if not words:
             return True
         first = words[0].text
+        if first.startswith("--"):
+            raise InputError(f"{first.partition('=')[0]} begins a command here, and is no flag of the one before",
+                             where=f"{self.script.file}:{words[0].line}")
         if first in ("[", "[[", "test", "true", "false", ":"):
             return self.status(node)
         if first in _STATEMENTS:

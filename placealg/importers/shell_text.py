@@ -94,9 +94,10 @@ class _Lexer:
             elif sign in " \t\r":
                 self.at += 1
             elif sign == "#":
-                while self.at < len(text) and text[self.at] != "\n":
-                    self.line += text[self.at] == "\x00"
+                while self.at < len(text) and text[self.at] not in "\n\x00":
                     self.at += 1
+                if self.at < len(text):
+                    self.operator("\n")
             elif operator := next((o for o in OPERATORS if text.startswith(o, self.at)), ""):
                 if operator == "(" and self.found and _ARRAY.search(self.found[-1].text) and not text[
                         self.at - 1].isspace():
@@ -155,7 +156,7 @@ class _Lexer:
                 self.quoted(sign)
                 continue
             if sign == "#" and left == "(" and self.text[self.at - 1].isspace():
-                while self.at < len(self.text) and self.text[self.at] not in "\n":
+                while self.at < len(self.text) and self.text[self.at] not in "\n\x00":
                     self.at += 1
                 continue
             if sign == "\\":

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import run_placealg
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placealg.errors import InputError
@@ -45,6 +45,8 @@ ARGV = [
     ("f() { B=$1; }\nf 7", "B", "7"),
     ("B='a b' # c", "B", "a b"),
     ("B=a\\\nb", "B", "a"),
+    ("# --a 1 \\\nB=2", "B", "2"),
+    ("A=(x # y \\\nz)\nB=\"${A[@]}\"", "B", "x z"),
     ("[ 1 = 2 ] && B=1\n[ 1 = 1 ] && B=2", "B", "2"),
     ("B=$(echo 8)", "B", "8"),
     ("export B=3", "B", "3"),
@@ -229,3 +231,18 @@ def test_delayed_scales_of_megatron_are_those_of_the_language(more: str, wanted:
 def test_an_unknown_recipe_of_scales_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="fp8-recipe is 'delay'; did you mean 'delayed'"):
         scaled("--fp8-format hybrid --fp8-recipe delay")
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.text("ab \"'$(`#", max_size=6))
+@example("PP=2")
+def test_a_comment_ends_at_its_line(words: str) -> None:
+    """A comment that ends in a backslash among assignments: the line below it counts."""
+    script = f"# {words} \\\nTP=2\n{' '.join(ARGV)} --tensor-model-parallel-size $TP"
+    assert reading_of(script, "s.sh", Options()).strategy.mesh == read_words(ARGV, Options()).strategy.mesh
+
+
+def test_a_flag_that_a_comment_cuts_off_is_refused() -> None:
+    """Bash takes it for the name of a command, so that the launch lacks it."""
+    with pytest.raises(InputError, match="--tensor-model-parallel-size begins a command here"):
+        reading_of(f"{' '.join(ARGV)} \\\n# tp \\\n--tensor-model-parallel-size 4\n", "s.sh", Options())

@@ -122,10 +122,11 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     elif said.raw("fsdp"):
         if isinstance(said.raw("fsdp_config"), str):
             raise said.refuse("fsdp_config", f"{said.raw('fsdp_config')} decides, another file", "give accelerate's")
-        words = str(said.raw("fsdp")).split()
-        name = FSDP.get(words[0])
+        listed = said.raw("fsdp")
+        words = [str(word) for word in listed] if isinstance(listed, list) else str(listed).split()
+        name = FSDP.get("".join(words[:1]))
         if not name:
-            raise said.refuse("fsdp", f"fsdp {words[0]}: one of {', '.join(FSDP)} is read")
+            raise said.refuse("fsdp", f"fsdp {' '.join(words[:1])}: one of {', '.join(FSDP)} is read")
         draft.parts.axis(name, draft.divided(draft.options.world_size, 1, "FSDP"))
         draft.parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
         if steps > 1 and name in ("zero3", "fsdp_no_reshard"):

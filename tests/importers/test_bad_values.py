@@ -163,3 +163,11 @@ def test_a_key_of_a_format_with_a_value_of_any_kind_is_read_or_refused() -> None
 def test_every_key_of_a_format_with_a_value_of_every_kind_is_read_or_refused(path: Path, name: str) -> None:
     assert [(key, value, wrong) for key in keys_of(name) for value in KINDS
             if (wrong := wrong_with(path, name, key, value))] == []
+
+
+@pytest.mark.parametrize("first", ["full_shard", "shard_grad_op", "hybrid_shard"])
+def test_words_of_fsdp_may_be_a_list(first: str) -> None:
+    text = "stage: sft\nfinetuning_type: full\nmodel_name_or_path: x\nbf16: true\nfsdp: "
+    one, other = (reading_of(text + said, "a.yaml", Options()) for said in (
+        f"{first} auto_wrap\n", f"[{first}, auto_wrap]\n"))
+    assert one.strategy == other.strategy

@@ -171,3 +171,11 @@ def test_words_of_fsdp_may_be_a_list(first: str) -> None:
     one, other = (reading_of(text + said, "a.yaml", Options()) for said in (
         f"{first} auto_wrap\n", f"[{first}, auto_wrap]\n"))
     assert one.strategy == other.strategy
+
+
+def test_a_kernel_of_experts_places_nothing() -> None:
+    path = ROOT / "tests" / "importers" / "miniatures" / "axolotl" / "fsdp_cp.yaml"
+    text = path.read_text()
+    reading = reading_of(f"{text}\nuse_sonicmoe: true\n", path.name, Options())
+    assert reading.strategy == reading_of(text, path.name, Options()).strategy
+    assert any(item.key == "use_sonicmoe" for item in reading.ignored)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from fractions import Fraction
 from math import prod
@@ -13,6 +12,7 @@ from placealg.cli.meant import with_axis
 from placealg.errors import InputError
 from placealg.mesh import STAGED, SYMBOLS, Mesh, check_bytes, meant_size
 from placealg.models.model import Model
+from placealg.progress import remark
 from placealg.step.compatibility import bound_sizes, check_sizes
 from placealg.step.pipeline import ANY, TIMES, counted, flying, starting
 from placealg.step.trained import trained
@@ -90,7 +90,7 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
     known: dict[str, Fraction | int] = {**mesh.sizes(), **found}
     devices = prod(known.get(a, 1) for a in mesh.names)
     if devices > MANY:
-        print(f"placealg: warning: {int(devices):,} devices are more than any cluster has", file=sys.stderr)
+        remark(f"warning: {int(devices):,} devices are more than any cluster has")
     try:
         check_sizes(strategy, model, found)
     except InputError as error:

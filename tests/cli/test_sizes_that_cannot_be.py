@@ -83,4 +83,6 @@ def test_bits_are_no_bytes_wherever_sizes_are_said(placealg: Callable[..., Outco
 def test_more_devices_than_there_are_is_a_warning(placealg: Callable[..., Outcome]) -> None:
     told = placealg("cost", "zero1", "--model", "gpt2", "--set", "dp=10000001")
     assert told.code == 0 and told.err == "placealg: warning: 10,000,001 devices are more than any cluster has\n"
+    wrong = placealg("cost", "dp", "--model", "gpt2", "--set", f"dp={10**7 + 1}", "s=4096")
+    assert wrong.code == 2 and wrong.err.count("\n") == 1 and "learned positions" in wrong.err
     assert not placealg("cost", "zero1", "--model", "gpt2", "--set", "dp=10000000").err

@@ -136,17 +136,17 @@ def nested(axes: Iterable[str], state: Collection[str], states: Iterable[Collect
     >>> nested(("a", "b"), {"b"}, ({"a"}, {"b"}, {"a", "b"}))
     (('a',), ('b',))
     """
-    known, together = [set(s) for s in states], set(state)
-    for _ in known:
-        together.update(*(s for s in known if s & together))
+    known = [set(s) for s in states]
     levels: dict[tuple[bool, ...], tuple[str, ...]] = {}
     for axis in axes:
-        if axis in together:
-            of = tuple(axis in s for s in (*known, state))
-            levels[of] = (*levels.get(of, ()), axis)
-    found = [levels[of] for of in sorted(levels, reverse=True)]
-    while found and found[-1][0] not in state:
-        found.pop()
+        of = tuple(axis in s for s in (*known, state))
+        levels[of] = (*levels.get(of, ()), axis)
+    found: list[tuple[str, ...]] = []
+    inside: list[tuple[bool, ...]] = []
+    for of in sorted(levels):  # the innermost first: what one of them is cut inside of, it needs, too
+        if levels[of][0] in state or any(one and other for held in inside for one, other in zip(of, held, strict=True)):
+            found.insert(0, levels[of])
+            inside.append(of)
     return tuple(found)
 
 

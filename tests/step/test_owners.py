@@ -142,6 +142,8 @@ def test_the_simulator_stores_what_is_counted(over: Over, mesh: dict[str, int]) 
 @settings(max_examples=10)
 @given(over=overs, mesh=meshes, length=st.integers(1, 30))
 @example(over=APART, mesh={"x": 2, "y": 3, "z": 2}, length=13)
+@example(over={"parameters": frozenset("xy"), "optimizer": frozenset("yz"), "gradients": frozenset()},
+         mesh={"x": 2, "y": 1, "z": 2}, length=3)
 def test_a_state_is_one_block_unless_others_cross_it(over: Over, mesh: dict[str, int], length: int) -> None:
     """Only where two states have axes of their own, and a third one is sharded over some of both."""
     sets = [*over.values()]

@@ -68,7 +68,7 @@ def test_what_is_proved_and_not_accepted_is_proved(case: str, placealg: Run, tmp
         assert "not accepted: this program" in out and "the checker is too narrow here, which refutes nothing" in out
 
 
-REFUTED = 'base = "dp"\n{}[[edit]]\ndrop = "reduce.layer.weight.grad_sum.reduce[dp]"\n'
+REFUTED = 'base = "dp"\n{}[[edit]]\ndrop = "publish.layer.weight.publish"\n'
 
 
 @pytest.mark.parametrize("expect", ["", '[expect]\nverdict = "refuted"\n'])

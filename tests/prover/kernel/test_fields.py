@@ -98,7 +98,7 @@ def test_a_printer_that_leaves_out_a_field_is_found() -> None:
     def careless(text: str, step: Step) -> Kernel:
         return asked(text, replace(step, events=tuple(replace(e, op="") for e in step.events)))
 
-    found = {unlike("zero3", derived("zero3"), Random(seed), careless) for seed in range(300)}
+    found = {unlike("zero3", derived("zero3"), Random(seed), careless) for seed in range(120)}
     assert "op changes a verdict, and not the digest" in found
 
 

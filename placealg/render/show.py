@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from placealg.arith import ONE
 from placealg.errors import InputError
@@ -40,6 +40,11 @@ _COUNTS = {"mean_of_means": "mean of local means", "token_mean": "token mean", "
 _HOW = {"all_reduce": "summed whole", "reduce_scatter": "summed for their owners"}
 
 
+def _over(axes: Iterable[str], only: str = " only") -> str:
+    """Over which axes tokens are counted."""
+    return f"over {' and '.join(axes)}{only}" if axes else "by each rank in each microbatch"
+
+
 def settings(strategy: Strategy) -> list[tuple[str, str]]:
     """What the strategy says beside its placements, as (subject, text)."""
     name, locality, _ = strategy.optimizer()
@@ -48,8 +53,8 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     assume = ", ".join(str(a).replace("_", " ") for a in loss["assume"])
     count = _COUNTS[str(loss["preset"])]
     everywhere = (*strategy.data_axes, "microbatch")
-    if loss["count_axes"] and set(loss["count_axes"]) != set(everywhere):
-        count += f", tokens counted over {' and '.join(map(str, loss['count_axes']))} only"
+    if loss["count_axes"] is not None and set(loss["count_axes"]) != set(everywhere):
+        count += f", tokens counted {_over(loss['count_axes'])}"
     if loss["reference"] == "microbatch_mean":
         count += ", held against the mean of every microbatch's mean"
     if strategy.option("schedule", "microbatch_mean") == "gradients":
@@ -63,7 +68,7 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     ]
     if strategy.option("loss", "terms"):
         divisor, axes = strategy.loss_of_terms()
-        counted = f" over {' and '.join(axes)}" if divisor == "count" and axes else ""
+        counted = "" if divisor != "count" else f" {_over(axes, '')}" if axes else f", counted {_over(axes)}"
         rows.insert(2, ("further terms", f"{', '.join(strategy.option('loss', 'terms'))} of each router, divided by "
                                          f"{divisor}{counted}"))
     share = strategy.share_away

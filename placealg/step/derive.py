@@ -137,7 +137,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
     placed = operations.placed if operations else None
     data = data_axes(placed) if placed else strategy.data_axes
     divisor, counted = strategy.loss_of_terms(data)
-    if terms(model.graph) and strategy.pipeline_axis and counted and MICROBATCH not in counted and divisor == "count":
+    if terms(model.graph) and strategy.pipeline_axis and MICROBATCH not in counted and divisor == "count":
         raise InputError(f"{strategy.name} on {model.name}: [loss] count_axes counts each microbatch by itself, and in "
                          f"a pipeline '{terms(model.graph)[0].output}' starts its backward when another one is "
                          "counted: count over microbatch, too")
@@ -231,7 +231,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.clear_gradients(plan) if not plan.group.frozen else ()
         yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
     own = averaging_of_terms(strategy, model, data)
-    counting = next((a for a in (averaging, own) if a and a.counted and a.by != ONE), None)
+    counting = next((a for a in (averaging, own) if a and a.divisor == "count"), None)
     if counting and MICROBATCH in counting.counted:
         for loss in model.losses:
             yield from _count(counting, "prepare", loss)
@@ -300,7 +300,8 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
 def _count(averaging: Averaging, phase: str, loss: str) -> Iterator[Event]:
     axes = tuple(a for a in averaging.counted if a != MICROBATCH)
     yield Event(phase, "compute", "count", unit=loss, rule=Rule(
-        "loss", "the loss is divided by a token count, which the ranks must agree on"))
+        "loss", "the loss is divided by a token count" + (", which the ranks must agree on" if axes else
+                                                          "; no axis is counted over, so that it is the rank's own")))
     if axes:
         yield Event(phase, "all_reduce", "count", unit=loss, axes=axes, op="sum", source="P", to="I", bytes="4",
                     rule=Rule("loss", "the divisor counts the tokens of all ranks along its axes"))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial
 
+from placealg.check.changes import Limits, changes
 from placealg.cli.inputs import CommandCase, foreign, options, read_case, read_strategy
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
@@ -24,6 +25,9 @@ from placealg.frozen import FrozenMap
 from placealg.progress import say
 from placealg.render.fit import Sized, document, page
 from placealg.step.program import Step
+
+PRICED = "h100"
+"""At whose rates changes are priced where no machine is said."""
 
 
 def fit_command(chosen: Namespace) -> int:
@@ -73,6 +77,7 @@ def settled(case: CommandCase, limit: Fraction, *, devices: int | None = None, b
         known |= {a: Fraction(n) for a, n in _first(found, free, case, devices, ways).items()}
     elif free:
         known |= _alone(free, case, limit, known, kind, margin)
+    given = {n: v for n, v in known.items() if n not in case.strategy.mesh.names or n in case.strategy.mesh.sizes()}
     if batch:
         known = _filled(case, known, batch)
         if case.once and found is None and known["m"] == 1:
@@ -83,9 +88,15 @@ def settled(case: CommandCase, limit: Fraction, *, devices: int | None = None, b
     rates = ({} if on is None else on.values) | ({} if rate is None else {"peak_flops": rate})
     inside = {} if on is None else places(known, case.strategy.mesh.names, on.per_node)
     bound = slowest({**known, **rates, **inside}, [each.step for each in every]) if rates else {}
+    priced = (machine(PRICED) if on is None else on).with_rates(**({} if rate is None else {"peak_flops": rate}))
+    changed = None
+    if not all(f.fits for f in every):
+        say("trying changes that would fit")
+        changed = changes(case.strategy, case.model, case.step, known, given,
+                          Limits(limit, priced, kind, margin, batch))
     title = " ".join(f"{case.strategy.name} on {case.model.name}".split())
     return Sized(title, every, known, case.strategy.mesh.names, found, work, rate, speeds, seconds,
-                 sequences(case.strategy, known), batch, measured, bound)
+                 sequences(case.strategy, known), batch, measured, bound, changed, priced.name)
 
 
 def fitted(case: CommandCase, memory: str, devices: int | None, batch: int | None, reserve: str | None,

@@ -68,27 +68,12 @@ def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: S
     their largest microbatch. A pipeline axis takes any number of stages up to the layers; if that does not divide the
     layers, the fullest stage counts.
     """
-    free = [a for a in strategy.mesh.names if a not in sizes]
-    bound = prod(int(sizes[a]) for a in strategy.mesh.names if a in sizes)
-    if devices % bound:
-        raise InputError(f"{devices} devices are not a multiple of {bound}, the product of the sizes given")
-    through = strategy.pipeline_axis if strategy.pipeline_axis in free else ""
-    deep = dividing(through, strategy, model, sizes) if through else ()
-    numbers = {n: Fraction(v) for n, v in model.sizes.items()}
-    whole = [q for q in quotients(strategy, model) if through not in q.names()]
     programs: dict[int, _Program | None] = {}
+    through = strategy.pipeline_axis if strategy.pipeline_axis not in sizes else ""
+    deep = dividing(through, strategy, model, sizes) if through else ()
     found = []
-    for axes in factorizations(devices // bound, free):
-        at = {**sizes, **{a: Fraction(n) for a, n in axes.items()}}
-        if through and not 2 <= axes[through] <= deep[-1]:
-            continue
-        if any(set(q.names()) <= {*model.sizes, *at} and q.evaluate({**numbers, **at}).denominator != 1
-               for q in whole):
-            continue
-        filled = {"m": Fraction(1), **at} if batch is None else with_batch(strategy, at, batch)
-        if filled is None or _ungrouped(strategy, filled):
-            continue
-        ranks = axes[through] if through and axes[through] not in deep else 0
+    for filled in ways(strategy, model, devices, sizes, batch):
+        ranks = int(filled[through]) if through and filled[through] not in deep else 0
         if ranks not in programs:
             known = {**sizes, through: Fraction(ranks)} if ranks else sizes
             programs[ranks] = _program(step, known, bool(ranks), kind, margin)
@@ -98,10 +83,40 @@ def layouts(step: Step, strategy: Strategy, model: Model, devices: int, sizes: S
         laid = program.at(filled, limit)
         if laid is not None:
             held, sent, work, microbatch = laid
-            found.append(Layout({a: int(at[a]) for a in strategy.mesh.names}, held, sent, work, microbatch,
+            found.append(Layout({a: int(filled[a]) for a in strategy.mesh.names}, held, sent, work, microbatch,
                                 int(filled.get("m", strategy.microbatches or 1)), sequences(strategy, filled),
                                 not ranks))
     return tuple(sorted(found, key=lambda at: (at.sent / at.flop if at.flop and batch is None else at.sent, at.value)))
+
+
+def ways(strategy: Strategy, model: Model, devices: int, sizes: Sizes, batch: int | None = None
+         ) -> Iterator[dict[str, Fraction]]:
+    """The sizes of every way to give `devices` to the axes without one that divides the model, with m, or b.
+
+    >>> from placealg.models.config import resolve_model
+    >>> from placealg.strategy.expression import parse_strategy
+    >>> found = ways(parse_strategy("zero1*tp"), resolve_model("gpt2"), 8, {"b": Fraction(1), "s": Fraction(1024)})
+    >>> [{name: int(at[name]) for name in ("dp", "tp", "m")} for at in found]
+    [{'dp': 2, 'tp': 4, 'm': 1}, {'dp': 4, 'tp': 2, 'm': 1}, {'dp': 8, 'tp': 1, 'm': 1}]
+    """
+    free = [a for a in strategy.mesh.names if a not in sizes]
+    bound = prod(int(sizes[a]) for a in strategy.mesh.names if a in sizes)
+    if devices % bound:
+        raise InputError(f"{devices} devices are not a multiple of {bound}, the product of the sizes given")
+    through = strategy.pipeline_axis if strategy.pipeline_axis in free else ""
+    deep = dividing(through, strategy, model, sizes) if through else ()
+    numbers = {n: Fraction(v) for n, v in model.sizes.items()}
+    whole = [q for q in quotients(strategy, model) if through not in q.names()]
+    for axes in factorizations(devices // bound, free):
+        at = {**sizes, **{a: Fraction(n) for a, n in axes.items()}}
+        if through and not 2 <= axes[through] <= deep[-1]:
+            continue
+        if any(set(q.names()) <= {*model.sizes, *at} and q.evaluate({**numbers, **at}).denominator != 1
+               for q in whole):
+            continue
+        filled = {"m": Fraction(1), **at} if batch is None else with_batch(strategy, at, batch)
+        if filled is not None and not _ungrouped(strategy, filled):
+            yield filled
 
 
 def _ungrouped(strategy: Strategy, sizes: Sizes) -> bool:
@@ -194,4 +209,4 @@ def factorizations(devices: int, axes: Iterable[str]) -> Iterator[dict[str, int]
             yield dict(zip(names, (*head, rest), strict=False))
 
 
-__all__ = ["Layout", "factorizations", "layouts", "number_of", "sequences", "with_batch"]
+__all__ = ["Layout", "factorizations", "layouts", "number_of", "sequences", "ways", "with_batch"]

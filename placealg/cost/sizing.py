@@ -6,7 +6,7 @@ its ops work on. The `total` adds maxima that need not occur together, and leave
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd
@@ -69,18 +69,22 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
     >>> [stage.name for stage in stages(derive(pp(), gpt()), {"pp": Fraction(4)})]
     ['stage 0 of pp = 4', 'stage 3 of pp = 4']
     """
+    return tuple(AlikeDevices(name, program, memory(program), of_any) for name, program, of_any in alike(step, sizes))
+
+
+def alike(step: Step, sizes: Sizes = NO_SIZES) -> Iterator[tuple[str, Step, bool]]:
+    """The name and the program of every row of `stages`, and whether it is that of any number of stages."""
     pipeline = step.reference.pipeline
     if pipeline is None:
-        return (AlikeDevices("every device", step, memory(step)),)
+        yield "every device", step, False
+        return
     numbers = candidates(step.reference, sizes)
     ranks = locate(step.reference, "first", sizes).ranks
     between = [PREDICTION] if PREDICTION in pipeline.alone else []
-    found = []
     for number in numbers if ranks is not None else dict.fromkeys((0, *numbers, *between, "last")):
         here = on_stage(step, number, sizes)
         even = all(pipeline.axis in count.names() for count in here.stage.instances.values())
-        found.append(AlikeDevices(str(here.stage), here, memory(here), even and (here.stage.first or here.stage.last)))
-    return tuple(found)
+        yield str(here.stage), here, even and (here.stage.first or here.stage.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,5 +261,5 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(n for n in range(1, min(number, MOST_DEVICES) + 1) if number % n == 0)
 
 
-__all__ = ["KINDS", "NO_MARGIN", "AlikeDevices", "Degree", "Fit", "HeldTerm", "Margin", "degree", "dividing",
+__all__ = ["KINDS", "NO_MARGIN", "AlikeDevices", "Degree", "Fit", "HeldTerm", "Margin", "alike", "degree", "dividing",
            "divisors", "fit", "held_against", "number_of", "stages"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from placealg.check.changes import Change
 from placealg.cost.certain import LEAST, certain_if
 from placealg.cost.compute import Compute, value_of
 from placealg.cost.formula import json_number
@@ -40,6 +41,7 @@ class Sized:
     `rate` is in flop per second, `speeds` in bytes per second by set of axes, `seconds` what each takes alone at its
     bandwidth, `bound` the parts of what a step takes at least, as far as rates are known.
     `sequences` are those of a step, `batch` as many of them as were asked for; `measured` is the peak of a real step.
+    `changes` are those with which it fits where it does not, priced at the rates of the machine `priced`.
     """
 
     title: str
@@ -55,6 +57,8 @@ class Sized:
     batch: int | None = None
     measured: Fraction | None = None
     bound: Mapping[str, Fraction] = FrozenMap()
+    changes: Sequence[Change] | None = None
+    priced: str = ""
 
     @property
     def fits(self) -> bool:
@@ -74,7 +78,7 @@ class Sized:
 
 
 def page(sized: Sized, width: int, gib: bool = False) -> list[Line]:
-    """The whole page: a block per stage, layouts, compute."""
+    """The whole page: a block per stage, layouts, compute, and what would fit where it does not."""
     fits = all(f.fits for f in sized.stages)
     verdict = Span("FITS", "green") if fits else Span("DOES NOT FIT", "bold red")
     lines = [line(bold(sized.title), ": ", verdict), *indent(prose(meaning(sized, gib), width - 2, hang=2))]
@@ -89,7 +93,8 @@ def page(sized: Sized, width: int, gib: bool = False) -> list[Line]:
         lines += [*_stage(found, found is sized.stages[-1], width, gib, measured), ()]
     if sized.layouts is not None:
         lines += [*_layouts(sized, width, gib), ()]
-    return lines + _compute(sized, width, gib)
+    lines += _compute(sized, width, gib)
+    return lines if sized.changes is None else [*lines, (), *_changes(sized, sized.changes, width, gib)]
 
 
 def meaning(sized: Sized, gib: bool = False) -> str:
@@ -215,6 +220,22 @@ def _some(values: Sequence[int]) -> str:
     return ", ".join(listed if len(listed) <= 10 else [*listed[:4], "...", *listed[-2:]])
 
 
+def _changes(sized: Sized, every: Sequence[Change], width: int, gib: bool) -> list[Line]:
+    """What would fit, the least device time first."""
+    if not every:
+        return [line(bold("changes"), dim(": of those that are tried none fits, nor do two together"))]
+    scale = scale_for("bytes", [change.need for change in every], gib)
+    head: list[Cell] = [bold("change"), bold(f"needs, {scale.head}"), bold("devices"), bold("device time")]
+    rows = [head]
+    for change in every:
+        price = _NONE if change.price is None else f"x {float(change.price):.2f}"
+        rows.append([" and ".join(change.words), scaled(change.need, scale.divisor), number(change.devices), price])
+    steps = "single changes" if len(every[0].words) == 1 else "no single change does; of two at once those"
+    return [line(bold("changes"), dim(f" that fit: {steps}, cheapest first")), *indent(table(rows, "lrrr", width - 2)),
+            *indent(prose("device time: what a sequence takes of all devices, beside the case above, by the estimate "
+                          f"of search at the rates of {sized.priced}", width - 2, "dim", hang=2))]
+
+
 def _layouts(sized: Sized, width: int, gib: bool) -> list[Line]:
     """The layouts of the devices that fit: most flop per byte first, or least sent where flop are not known."""
     every = sized.layouts or ()
@@ -312,6 +333,9 @@ def document(sized: Sized) -> dict[str, Any]:
              "flop_per_byte": _optional(o.per_byte), "largest_b": o.microbatch, "sequences": o.sequences,
              "microbatches": o.microbatches, "even_stages": o.even}
             for o in sized.layouts],
+        "changes": None if sized.changes is None else [
+            {"words": list(c.words), "needs": json_number(c.need), "devices": c.devices,
+             "device_time": _optional(c.price)} for c in sized.changes],
         "compute": {
             "flop": leaf(work.flop),
             "traffic": [{"axes": t.axes, "sent": leaf(t.bytes), "flop_per_byte": leaf(t.intensity),

@@ -118,7 +118,8 @@ def _of_launch(launch: Launch, script: Script, options: Options, text: str) -> R
 
 
 SWIFT_DEFAULTS: dict[str, Any] = {"bf16": True, "use-distributed-optimizer": True, "micro-batch-size": "1",
-                                  "global-batch-size": "16", "recompute-granularity": "selective"}
+                                  "global-batch-size": "16", "recompute-granularity": "selective",
+                                  "attention-backend": "flash", "attention-dropout": "0", "hidden-dropout": "0"}
 """What `megatron sft` of ms-swift sets where a command line is silent (modelscope/ms-swift, megatron_args.py)."""
 
 SLIME_DEFAULTS: dict[str, Any] = {"bf16": True, "use-distributed-optimizer": True}

@@ -138,7 +138,10 @@ class Said:
 
     def amount(self, key: str) -> float:
         """The number under a key of the table, or its default's; an InputError where it is none."""
-        value = self.value(key)
+        return self.rate(key, self.value(key))
+
+    def rate(self, key: str, value: Any) -> float:
+        """A value as a number; an InputError where it is none."""
         try:
             return float(value)
         except (TypeError, ValueError, OverflowError):

@@ -138,6 +138,9 @@ def _of_front(draft: Draft, launch: Launch, script: Script, front: dict[str, Any
         actors, devices_ = _number(data["actor-num-nodes"]), _number(data.get("actor-num-gpus-per-node")) or 8
         for key in ("actor-num-nodes", "actor-num-gpus-per-node"):
             said.leave(key, "of the devices")
+        if data.get("loss-type") != "sft_loss":
+            said.approximated("loss-type", "policy_loss: the cross entropy of the next token stands in its place"
+                              if "loss-type" not in data else "the cross entropy of the next token stands in its place")
         return actors * devices_ if actors else None
     each = _number(script.variables.get("NPROC_PER_NODE"))
     nodes = script.variables.get("NNODES")

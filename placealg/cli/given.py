@@ -13,7 +13,7 @@ from placealg.check.claims import Side
 from placealg.cli.inputs import CommandCase, CommandOptions, default_model, is_foreign, of_strategy, read_case
 from placealg.cost.divides import Divides
 from placealg.errors import InputError, kind, need
-from placealg.importers.model import model_of
+from placealg.importers.model import model_as_read, model_of
 from placealg.importers.reading import Reading
 from placealg.models.config import read_model
 from placealg.models.model import Model
@@ -57,7 +57,7 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
     """
     for option, word in said.items():
         need(word, str, f"{option}: it is named by a word")
-    on = model_given(model)
+    on = model_as_read(what, model) if isinstance(what, Reading) and isinstance(model, str) else model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
     if isinstance(what, CommandCase) and on is None:
         return what if sizes is None else _sized(what, what.model, words, devices, what.step, **said)
@@ -140,4 +140,4 @@ def judged(seen: Seen, case: CommandCase | None, model: Model, names: Mapping[st
 
 def _model_of(reading: Reading) -> Model:
     """The model that a reading names, or on which it stands where it names none."""
-    return model_of(reading) or read_model(reading.stand_in or default_model(reading.strategy))
+    return model_of(reading) or model_as_read(reading, reading.stand_in or default_model(reading.strategy))

@@ -315,12 +315,15 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
 def _of_reading(reading: Reading, word: str, model: Model | str | None, sizes: tuple[str, ...], axes: tuple[str, ...],
                 default: Model | str, said: CommandOptions) -> CommandCase:
     from placealg.cli.foreign import model_with
-    from placealg.importers.model import model_of
+    from placealg.importers.model import model_of, run_as, runs_of
 
     strategy = _precise(reading.strategy, said, sizes)
     try:
         named = None if model else model_of(reading, **_style(said))
         stand_in = model or reading.stand_in or default or default_model(strategy)
+        if named is None and isinstance(stand_in, str):
+            as_read: Any = {**said, **runs_of(reading, stand_in, said)}
+            named = run_as(reading, _model(stand_in, "", as_read, strategy))
         chosen = _run_as(model_with(reading, named or _model(stand_in, "", said, strategy)), said)
         step = derive(strategy, chosen)
     except InputError as error:

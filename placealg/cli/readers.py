@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from placealg.cli.inputs import (
     CommandCase,
     foreign,
+    is_foreign,
     one_model,
     options,
     read_case,
@@ -225,7 +226,8 @@ def read_cases(chosen: Namespace, on_one: bool = False) -> list[CommandCase]:
     """
     strategies = [read_strategy(word, foreign(chosen)) for word in chosen.strategies]
     axes, said = {a for s in strategies for a in s.mesh.names}, options(chosen)
-    model = shared_model(chosen.model, strategies, said)
+    read = any(is_foreign(word) for word in chosen.strategies)
+    model = chosen.model if read else shared_model(chosen.model, strategies, said)
     default = one_model(chosen.strategies, strategies, said) if on_one and model is None else ""
     return [read_case(word, model, chosen.sizes, axes, default, **said) for word in each(chosen.strategies, str)]
 

@@ -9,12 +9,15 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.hf import read_model_name
+from placealg.importers.kernels import read_words, run_loss
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading
 from placealg.importers.titan import float8_compute, float8_gather
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "muon": "muon"}
+LOSSES = {"FusedLinearCrossEntropy": "chunked", "TEParallelCrossEntropy": "fused"}
+"""The class of a loss that is no plain cross entropy -> the way to run it that holds as much."""
 BYTES = {"bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "float32": 4, "fp32": 4, "auto": 2}
 
 
@@ -42,10 +45,21 @@ def read_automodel(document: Document, options: Options) -> Reading:
         _verl(draft)
     else:
         _automodel(draft)
+    _loss(draft)
+    read_words(draft)
     for key in draft.said.table.keys:
         if not isinstance(draft.said.raw(key), Mapping):
             draft.said.leave(key, "of the other trainer, or told with the rest")
     return draft.reading()
+
+
+def _loss(draft: Draft) -> None:
+    """How the loss is run, by its class; Liger's kernels of the model are of norms and activations there."""
+    draft.said.leave("model.use_liger_kernel", "kernels of the model: the loss is loss_fn's")
+    key = "loss_fn._target_"
+    name = str(draft.said.raw(key) or "").rpartition(".")[2]
+    if name in LOSSES:
+        run_loss(draft, key, LOSSES[name])
 
 
 def _verl(draft: Draft) -> None:

@@ -14,6 +14,7 @@ from placealg.importers.hf import (
     read_model_name,
     read_optimizer,
 )
+from placealg.importers.kernels import CUT, read_words
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 
@@ -65,6 +66,8 @@ def read_axolotl(document: Document, options: Options) -> Reading:
         said.approximated("rl", f"{said.raw('rl')}: another loss, and a second model beside this one: both are left "
                                 "out")
     draft.token_mean()
+    _plugins(draft)
+    read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     for key in ("bf16", "fp16", "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
                 "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "fsdp_config", "deepspeed",
@@ -72,6 +75,21 @@ def read_axolotl(document: Document, options: Options) -> Reading:
                 "sequence_parallel_degree", "ring_attn_func"):
         said.leave(key, "told with the rest, or off")
     return draft.reading()
+
+
+def _plugins(draft: Draft) -> None:
+    """Plugins that run the loss: Liger's keys are its plugin's, and that of cut cross entropy is on where it stands."""
+    said = draft.said
+    named = said.raw("plugins")
+    text = " ".join(map(str, named)) if isinstance(named, list) else str(named or "")
+    for key in ("liger_fused_linear_cross_entropy", "liger_cross_entropy"):
+        if "liger" not in text.lower():
+            said.leave(key, "Liger is not among the plugins")
+    if "CutCrossEntropyPlugin" not in text:
+        said.leave("cut_cross_entropy", "its plugin is not among the plugins")
+    elif not said.has("cut_cross_entropy"):
+        draft.runs["loss"] = "chunked"
+        said.approximated("plugins", CUT)
 
 
 def _refused(draft: Draft) -> None:

@@ -28,6 +28,7 @@ class Draft:
         self.more: list[Mapping[str, list[ReadingItem]]] = []
         self.texts: dict[str, str] = {document.file: document.text}
         self.microbatches: int | None = None
+        self.runs: dict[str, Any] = {}
 
     @contextmanager
     def of(self, said: Said) -> Iterator[None]:
@@ -136,4 +137,4 @@ class Draft:
         defaults = f"defaults of {form.framework} {asked or form.newest}"
         return Reading(form.name, form.title, defaults, file, strategy, self.parts.expression, self.model,
                        self.sizes, lists["read"], lists["unsaid"], lists["approximated"], lists["ignored"],
-                       self.texts)
+                       self.texts, runs=self.runs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from placealg.importers.kinds import kinds
 from placealg.importers.tables import Format, formats, table
 from placealg.strategy.precision import precisions
 
@@ -110,9 +111,20 @@ strategy file and as `--precision fsdp2` on the command line; a key beside a pre
 """
 
 
+KINDS = """
+## Keys that no table names
+
+Such a key is judged by the words of its name, unless its value is off; the first kind that has one of them holds. One of
+no kind is ignored by name, or refused if it speaks of placement.
+
+| kind | words | becomes | what it speaks of |
+|---|---|---|---|
+"""
+
+
 def guide() -> str:
     """The text of docs/import.md."""
-    return "\n".join([HEAD.rstrip(), PRECISION.rstrip(), *_precisions(), *(line for n in formats() for line in _format(
+    return "\n".join([HEAD.rstrip(), KINDS.rstrip(), *_kinds(), PRECISION.rstrip(), *_precisions(), *(line for n in formats() for line in _format(
         table(n)))]) + "\n"
 
 
@@ -120,6 +132,12 @@ def _precisions() -> Iterator[str]:
     for row in precisions().values():
         sizes = ", ".join(f"{name} = {value}" for name, value in row.types.items())
         yield f"| `{row.name}` | {sizes} | {row.title} | {row.source} |"
+
+
+def _kinds() -> Iterator[str]:
+    for kind in kinds():
+        words = ", ".join(f"`{word}`" for word in kind.words)
+        yield f"| {kind.name.replace('_', ' ')} | {words} | {kind.becomes} | {kind.says.removeprefix('speaks of ')} |"
 
 
 def _format(form: Format) -> Iterator[str]:

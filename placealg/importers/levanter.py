@@ -7,6 +7,7 @@ from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
+from placealg.importers.kernels import read_words
 from placealg.importers.megatron_model import shipped_alike
 from placealg.importers.names import shipped_name
 from placealg.importers.reading import Options, Reading
@@ -56,6 +57,7 @@ def read_levanter(document: Document, options: Options) -> Reading:
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": means over all tokens of the step")
     _model(draft)
+    read_words(draft)
     return draft.reading()
 
 

@@ -14,6 +14,7 @@ from placealg.importers.hf import (
     read_model_name,
     read_optimizer,
 )
+from placealg.importers.kernels import read_words
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 
@@ -60,6 +61,7 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
         said.leave("use_muon", "off")
         read_optimizer(draft, "optim")
     draft.token_mean()
+    read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     read_model_name(draft, "model_name_or_path")
     if lora:

@@ -12,6 +12,7 @@ from placealg.importers.beside import beside
 from placealg.importers.command_line import HOLDS, Open
 from placealg.importers.document import Document, Key, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.kernels import read_words
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, refusal
 from placealg.importers.said import Said
@@ -155,6 +156,7 @@ def read_maxtext(document: Document, options: Options, other: str = "") -> Readi
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": sums over all tokens of the step")
     _model(draft, other)
+    read_words(draft)
     return draft.reading()
 
 

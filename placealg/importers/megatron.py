@@ -9,6 +9,7 @@ from placealg.importers.document import written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.megatron_bytes import read_bytes, read_scales
+from placealg.importers.megatron_kernels import read_kernels
 from placealg.importers.megatron_model import read_model
 from placealg.importers.megatron_recompute import read_offload, read_recompute
 from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
@@ -58,6 +59,7 @@ class Megatron:
         self.batch(None if data is None else data * axis_ep)
         self.update()
         read_model(self.draft, self.said, tp)
+        read_kernels(self.draft, self.said)
         self.adapters()
         read_scales(self.draft, self.said)
 

@@ -118,7 +118,8 @@ def _of_launch(launch: Launch, script: Script, options: Options, text: str) -> R
 
 
 SWIFT_DEFAULTS: dict[str, Any] = {"bf16": True, "use-distributed-optimizer": True, "micro-batch-size": "1",
-                                  "global-batch-size": "16", "recompute-granularity": "selective"}
+                                  "global-batch-size": "16", "recompute-granularity": "selective",
+                                  "attention-backend": "flash", "attention-dropout": "0", "hidden-dropout": "0"}
 """What `megatron sft` of ms-swift sets where a command line is silent (modelscope/ms-swift, megatron_args.py)."""
 
 SLIME_DEFAULTS: dict[str, Any] = {"bf16": True, "use-distributed-optimizer": True}
@@ -137,6 +138,9 @@ def _of_front(draft: Draft, launch: Launch, script: Script, front: dict[str, Any
         actors, devices_ = _number(data["actor-num-nodes"]), _number(data.get("actor-num-gpus-per-node")) or 8
         for key in ("actor-num-nodes", "actor-num-gpus-per-node"):
             said.leave(key, "of the devices")
+        if data.get("loss-type") != "sft_loss":
+            said.approximated("loss-type", "policy_loss: the cross entropy of the next token stands in its place"
+                              if "loss-type" not in data else "the cross entropy of the next token stands in its place")
         return actors * devices_ if actors else None
     each = _number(script.variables.get("NPROC_PER_NODE"))
     nodes = script.variables.get("NNODES")

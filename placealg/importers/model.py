@@ -1,4 +1,4 @@
-"""The model of a reading: a shipped configuration by its name, or the fields that the file holds."""
+"""The model of a reading: a shipped configuration by its name, or the fields that the file holds, run as it says."""
 
 from __future__ import annotations
 
@@ -10,20 +10,41 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.importers.reading import Reading
-from placealg.models.config import resolve_model
+from placealg.models.config import has_style, resolve_model
+from placealg.models.losses import with_loss
 from placealg.models.model import Model
 
 
 def model_of(reading: Reading, **options: Any) -> Model | None:
-    """The model that a reading names; None where it names none.
+    """The model that a reading names, run as its file says; None where it names none.
 
     Fields that no family of models accepts are an InputError at the configuration.
     """
     if reading.model is None:
         return None
     if isinstance(reading.model, Mapping):
-        return model_of_fields(reading.model, Path(reading.file).name, **options)
-    return resolve_model(reading.model, **options)
+        chosen = {**options, **runs_of(reading, "", options)}
+        return run_as(reading, model_of_fields(reading.model, Path(reading.file).name, **chosen))
+    return model_as_read(reading, reading.model, **options)
+
+
+def model_as_read(reading: Reading, name: str, **options: Any) -> Model:
+    """The model of a name, run as a reading's file says unless `options` say otherwise."""
+    return run_as(reading, resolve_model(name, **{**options, **runs_of(reading, name, options)}))
+
+
+def runs_of(reading: Reading, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the model of a name that a reading's file decides and `options` do not."""
+    if not has_style(name):
+        return {}
+    return {option: reading.runs[option] for option in ("flash", "dropout")
+            if option in reading.runs and options.get(option) is None}
+
+
+def run_as(reading: Reading, model: Model) -> Model:
+    """The model with its cross entropies, if it has any, run as a reading's file says."""
+    way = reading.runs.get("loss")
+    return with_loss(model, way) if way and any(op.kind == "cross_entropy" for op in model.graph.ops) else model
 
 
 def model_of_fields(fields: Mapping[str, Any], name: str, **options: Any) -> Model:

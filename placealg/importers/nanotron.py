@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
+from placealg.importers.kernels import read_words
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading, refusal
 
@@ -65,6 +66,7 @@ def read_nanotron(document: Document, options: Options) -> Reading:
     draft.clip("optimizer.clip_grad", said.raw("optimizer.clip_grad"))
     draft.optimizer("optimizer.optimizer_factory.name", str(said.value("optimizer.optimizer_factory.name")), OPTIMIZERS)
     _model(draft)
+    read_words(draft)
     return draft.reading()
 
 
@@ -77,7 +79,8 @@ def _context(draft: Draft, cp: int) -> None:
     ring = "ring_flash" in how
     draft.parts.axis("cp_ring" if ring else "cp", cp)
     said.read(key, f"{'cp_ring' if ring else 'cp'} over {cp} ranks")
-    said.read("model.model_config._attn_implementation", "how keys and values travel")
+    said.read("model.model_config._attn_implementation", "how keys and values travel, and --flash: attention is one op")
+    draft.runs["flash"] = True
 
 
 def _tensor(draft: Draft, tp: int) -> None:

@@ -30,7 +30,9 @@ SAME = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_p
         "rampup_batch_size", "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
         "max_position_embeddings", "seq_length", "distribute_saved_activations", "vocab_size",
         "make_vocab_size_divisible_by", "moe_expert_capacity_factor", "moe_token_drop_policy",
-        "moe_pad_expert_input_to_capacity", "cpu_offloading", "fp8_param_gather", "qk_layernorm", "add_qkv_bias")
+        "moe_pad_expert_input_to_capacity", "cpu_offloading", "fp8_param_gather", "qk_layernorm", "add_qkv_bias",
+        "attention_dropout", "hidden_dropout", "ffn_dropout", "attention_backend", "cross_entropy_loss_fusion",
+        "cross_entropy_fusion_impl")
 DEGREES = frozenset((*SAME[:9], "virtual_pipeline_model_parallel_size", "activations_checkpoint_granularity",
                      "activations_checkpoint_method", "activations_checkpoint_num_layers", "num_layers"))
 """What must be a value, and no interpolation that another file or the launcher fills in."""
@@ -147,7 +149,9 @@ def _autocast(draft: Draft, said: _Nemo) -> None:
     own, key = draft.said, "model.megatron_amp_O2"
     on = own.flag(key)
     if not said.autocast:
-        own.leave(key, "16-bit weights and a master" if on else "32 bits throughout")
+        if on:
+            own.read(key, "16-bit weights and a master")
+        own.leave(key, "32 bits throughout")
         return
     draft.parts.types(act=2)
     own.read(key, f"[types] act = 2 beside 4 of weights and gradients: ops run in {said.autocast} by autocast, and the "
@@ -209,6 +213,9 @@ class _Nemo(Said):
         self.made["grad-reduce-in-bf16"] = sync in ("bf16", "bfloat16")
         clip = document.get(("trainer", "gradient_clip_val"))
         self.made["clip-grad"] = 0.0 if clip is None else clip
+        kernels = document.get(("model", "transformer_engine")) is True
+        self.made["transformer-impl"] = "transformer_engine" if kernels else "local"
+        self.made["use-flash-attn"] = document.get(("model", "use_flash_attention")) is True and not kernels
         self.made["group-query-attention"] = document.get(("model", "num_query_groups")) not in OFF
         activation = str(document.get(("model", "activation")) or "gelu")
         self.made["swiglu"] = activation in ("fast-swiglu", "swiglu")
@@ -223,13 +230,17 @@ class _Nemo(Said):
             ("model", "share_embeddings_and_output_weights")) is False
         if document.get(("model", "fp8")) is True:
             self.made["fp8-format"] = "hybrid"
-        self.keys = {flag: key for key, flag in FLAGS.items()} | {k.replace("_", "-"): k for k in SAME}
+        here: Any = document.get(("model",)) or {}
+        self.keys = {k.replace("_", "-"): k for k in SAME} | {
+            flag: key for key, flag in FLAGS.items() if key in here or key.replace("_", "-") != flag}
 
     def path(self, key: str) -> Key:
         sources = {"use-distributed-optimizer": ("model", "optim", "name"), "optimizer": ("model", "optim", "name"),
                    "bf16": ("trainer", "precision"), "fp16": ("trainer", "precision"),
                    "grad-reduce-in-bf16": ("model", "optim", "grad_sync_dtype"),
                    "clip-grad": ("trainer", "gradient_clip_val"), "fp8-format": ("model", "fp8"),
+                   "transformer-impl": ("model", "transformer_engine"),
+                   "use-flash-attn": ("model", "use_flash_attention"),
                    "swiglu": ("model", "activation"), "squared-relu": ("model", "activation"),
                    "glu-activation": ("model", "activation"), "normalization": ("model", "normalization"),
                    "position-embedding-type": ("model", "position_embedding_type"),

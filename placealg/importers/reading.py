@@ -57,7 +57,8 @@ class Reading:
     """What a configuration says of a strategy.
 
     `expression` is the catalogue's word for it, without what stands in tables of its own. `model` is the name of a
-    shipped configuration, the fields of a config.json, or None; `sizes` are b, s and the like.
+    shipped configuration, the fields of a config.json, or None; `sizes` are b, s and the like; `runs` are the options
+    of the model that the file decides, `flash` and `dropout`, and how its `loss` is run.
     """
 
     format: str
@@ -74,6 +75,7 @@ class Reading:
     ignored: tuple[ReadingItem, ...]
     texts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     options: Options | None = field(default=None, compare=False, repr=False)
+    runs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def accumulates(self) -> bool:
@@ -102,6 +104,12 @@ class Reading:
         return "gpt" if self.strategy.groups else ""
 
     @property
+    def run_with(self) -> str:
+        """The options of a command line that run the model as the file does; "" where it says nothing of that."""
+        words = [f"--{'' if self.runs[name] else 'no-'}{name}" for name in ("flash", "dropout") if name in self.runs]
+        return " ".join([*words, *([f"--loss {self.runs['loss']}"] if "loss" in self.runs else [])])
+
+    @property
     def not_covered(self) -> tuple[str, ...]:
         """What a verdict on the reading does not speak of: everything that is approximated."""
         return tuple(f"{item.key} of {Path(self.file).name}: {item.text}" for item in self.approximated)
@@ -114,7 +122,7 @@ class Reading:
                 "expression": self.expression, "axes": {a.name: a.size for a in self.strategy.mesh},
                 "strategy": write_strategy(self.strategy),
                 "model": dict(self.model) if isinstance(self.model, Mapping) else self.model,
-                "sizes": dict(self.sizes),
+                "sizes": dict(self.sizes), "runs": dict(self.runs),
                 **{name: [item.to_json() for item in getattr(self, name)] for name in LISTS}}
 
     def __str__(self) -> str:

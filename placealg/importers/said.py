@@ -10,6 +10,7 @@ from typing import Any
 from placealg.errors import InputError, nearest
 from placealg.errors import shown as shown_value
 from placealg.importers.document import Document, Include, Key, dotted
+from placealg.importers.kinds import kind_of, says_nothing
 from placealg.importers.reading import Options, ReadingItem, refusal
 from placealg.importers.tables import Format, default_of
 
@@ -138,7 +139,10 @@ class Said:
 
     def amount(self, key: str) -> float:
         """The number under a key of the table, or its default's; an InputError where it is none."""
-        value = self.value(key)
+        return self.rate(key, self.value(key))
+
+    def rate(self, key: str, value: Any) -> float:
+        """A value as a number; an InputError where it is none."""
         try:
             return float(value)
         except (TypeError, ValueError, OverflowError):
@@ -184,6 +188,8 @@ class Said:
         why = self.table.why_ignored(bare)
         if not why and key in self.table.keys:
             why = "says what holds anyway" if value not in (None, "") else "empty"
+        if self._judged(path, value):
+            return
         left = self.table.why_left(bare)
         if not why and left and not (SUSPICIOUS.search(key) and not _off(value)):
             why = left
@@ -204,6 +210,29 @@ class Said:
         line = self.document.line(path)
         self.lists["ignored"].append(ReadingItem(self.document.file, line, key, shown_value(value),
                                           why or "no key of the framework that is known here"))
+
+    def _judged(self, path: Key, value: Any) -> bool:
+        """Whether a key of no row speaks of what bears on the program: it is approximated by name, or refused.
+
+        Of a table it is the outermost key that speaks of that, unless something in it is read.
+        """
+        inside = len(self.prefix) if path[:len(self.prefix)] == self.prefix else 0
+        bare = re.sub(r"\[\d+\]", "", dotted(path[inside:]))
+        kind = kind_of(bare)
+        if kind is None or kind.becomes == "ignored" or says_nothing(value) or self.table.decides(bare, kind):
+            return False
+        above = [path[:n] for n in range(inside + 1, len(path))]
+        if any(says_nothing(self.document.get(table)) for table in above) or self.ignores(bare):
+            return False
+        whole = next((table for table in above if kind_of(dotted(table[inside:])) == kind and not any(
+            found[:len(table)] == table for found in self.listed)), path)
+        key = dotted(whole[inside:])
+        if kind.becomes == "refused":
+            raise refusal(f"'{key}' {kind.says}", self.document.where(path), f"--ignore {key} reads on")
+        self.lists["approximated"].append(ReadingItem(self.document.file, self.document.line(whole), key, "" if
+                                          whole != path else shown_value(value), kind.says))
+        self.listed.add(whole)
+        return True
 
     def ignores(self, key: str) -> bool:
         """Whether the user says to read on past a key."""

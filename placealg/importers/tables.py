@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.importers.kinds import KeyKind, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,16 @@ class Format:
         'logging'
         """
         return _reason(self.ignored, key)
+
+    def decides(self, key: str, kind: KeyKind) -> bool:
+        """Whether a row for a key is about the kind: by the key's name or a section's, or by words of the kind.
+
+        >>> from placealg.importers.kinds import kind_of
+        >>> table("llamafactory").decides("freeze_trainable_layers", kind_of("freeze_trainable_layers"))
+        True
+        """
+        rows = {p: w for p, w in self.ignored.items() if "*" not in p or kind_of(p) == kind}
+        return key in self.keys or bool(_reason(rows, key))
 
     def why_left(self, key: str) -> str:
         """What a key that no row names is held for, unless its name speaks of placement; "" outside such sections.

@@ -112,6 +112,15 @@ def resolve_model(text: str, *, flash: bool | None = None, dropout: bool | None 
     return SYMBOLIC[text]()
 
 
+def has_style(text: str) -> bool:
+    """Whether the model of a name has the choices of `resolve_model`: any but symbolic ones that are no transformer.
+
+    >>> has_style("gpt"), has_style("llama-3-8b"), has_style("abstract")
+    (True, True, False)
+    """
+    return text in ("gpt", "mla") or text not in SYMBOLIC
+
+
 def _restyled(style: Style, flash: bool | None, dropout: bool | None, parallel: bool,
               fused: bool, upcast: bool) -> Style:
     """The style with the choices that were made."""

@@ -21,6 +21,8 @@ def reading_page(reading: Reading, width: int, long: bool = False) -> list[Line]
         name = reading.model if isinstance(reading.model, str) else str(reading.model.get("model_type", "own"))
         kind = "" if isinstance(reading.model, str) else ", with the sizes that the file gives"
         lines += indent(prose(f"model {name}{kind}", width - 2, "dim", hang=2))
+    if reading.run_with:
+        lines += indent(prose(f"run with {reading.run_with}", width - 2, "dim", hang=2))
     if reading.sizes:
         lines += indent(prose(", ".join(f"{s} = {n}" for s, n in reading.sizes.items()), width - 2, "dim"))
     rows: list[list[Cell]] = [_row(item, item.place or dim("default")) for item in reading.read]

@@ -9,7 +9,7 @@ MODELS := .venv-models
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch watch-seconds watch-write models models-write coq \
+.PHONY: help setup demo test test-core test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch watch-seconds watch-write models models-write coq \
         browser clean
 
 help:       ## this list
@@ -29,6 +29,9 @@ demo: $(STAMP)  ## derive, cost and prove zero3*tp_sp for Llama-3-70B, and refut
 
 test: $(STAMP)  ## the default suite, doctests included
 	$(BIN)/python -m pytest -q -n 2 -p no:benchmark
+
+test-core: $(STAMP)  ## the tests of the core, on a copy without the annexes: docs/core.md
+	PYTHONPATH=tests $(BIN)/python tests/core.py -n 2
 
 DRAW ?= few
 SHARE ?= $(if $(filter-out few,$(DRAW)),1,6)

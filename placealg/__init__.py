@@ -9,16 +9,17 @@ Names load when they are first used, so that importing the package costs nothing
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from placealg.cli.given import Given
-    from placealg.cli.inputs import CommandCase
-    from placealg.cli.resumed import Resumed, reshard
+    from placealg.cases.case import CommandCase
+    from placealg.cases.given import Given
+    from placealg.cases.resumed import Resumed, reshard
     from placealg.configurations.found import Found
     from placealg.configurations.space import Space
     from placealg.cost.communication import Communication
@@ -91,9 +92,9 @@ _HOME = {
     **dict.fromkeys(("Report", "Counterexample"), "placealg.prover.verdict"),
     "abstract": "placealg.models.abstract",
     "graph": "placealg.models.build",
-    "CommandCase": "placealg.cli.inputs",
+    "CommandCase": "placealg.cases.case",
     "Sized": "placealg.render.fit",
-    **dict.fromkeys(("reshard", "Resumed"), "placealg.cli.resumed"),
+    **dict.fromkeys(("reshard", "Resumed"), "placealg.cases.resumed"),
     **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.models.transformer"),
     **dict.fromkeys(("derive", "groups_by_name"), "placealg.step.derive"),
     "edit": "placealg.step.edit",
@@ -148,7 +149,7 @@ def costs(what: Given, model: Model | str | None = None,
     >>> costs("zero3", "abstract").figures["communication.total"]
     Ψ·m·(2·w + wire)·(dp − 1)/dp bytes
     """
-    from placealg.cli.given import rules_of, side_of
+    from placealg.cases.given import rules_of, side_of
     from placealg.cost.costs import Costs
     from placealg.cost.memory import chosen
 
@@ -168,8 +169,8 @@ def fit(what: Given, model: Model | str | None = None, *, device_memory: str = "
     >>> fit("zero3*recompute_full", "llama-3-8b", device_memory="80GB", reserve="6GB", dp=8, s=8192).fits
     True
     """
+    from placealg.cases.given import case_of
     from placealg.cli.fit import fitted
-    from placealg.cli.given import case_of
 
     case = case_of(what, model, sizes, devices, precision=precision, loss=loss)
     return fitted(case, device_memory, devices, batch, reserve, activation_factor, by)
@@ -181,7 +182,7 @@ def compare(*what: Given, model: Model | str | None = None, **sizes: Any) -> Com
     >>> compare("zero3", "dp", model="abstract").ratio("states")
     dp
     """
-    from placealg.cli.given import check_given, rules_of, side_of
+    from placealg.cases.given import check_given, rules_of, side_of
     from placealg.cost.costs import Costs
     from placealg.cost.formula import exact_size
     from placealg.cost.memory import chosen
@@ -208,8 +209,8 @@ def decide(one: Given, two: Given, claim: str,
     >>> decide("zero3", "dp", "memory.states <=", "abstract").verdict
     'PROVED'
     """
+    from placealg.cases.given import side_of
     from placealg.check.claims import decide_claim
-    from placealg.cli.given import side_of
     from placealg.errors import need
 
     need(claim, str, "claim, such as 'memory.total <='")
@@ -227,9 +228,9 @@ def read(path: str | Path, **said: Any) -> Reading | CommandCase:
     >>> read("proofs/proved/token_mean.toml").strategy.name
     'hybrid sharding with a token mean'
     """
-    from placealg.cli.given import read as read_given
+    from placealg.cases.given import read as read_given
 
-    return read_given(path, **said)
+    return cast("Reading | CommandCase", read_given(path, **said))
 
 
 def model(name: str | Path, **style: Any) -> Model:
@@ -354,8 +355,8 @@ def prove(what: Given, model: Model | str | None = None, base: Step | None = Non
     >>> prove(parse_strategy("zero1"), Model.from_config("gpt2")).verdict
     'PROVED'
     """
+    from placealg.cases.given import program_of
     from placealg.check.prove import prove as of
-    from placealg.cli.given import program_of
 
     return of(program_of(what, model), base)
 
@@ -366,7 +367,7 @@ def simulate(what: Given, model: Model | str | None = None, setting: Setting | N
 
     `what` is a strategy on a model, a program, an expression or a file; `setting` says the sizes.
     """
-    from placealg.cli.given import program_of
+    from placealg.cases.given import program_of
     from placealg.errors import InputError, need
     from placealg.simulator.run import simulate as run
     from placealg.simulator.setting import Setting
@@ -387,7 +388,9 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("placealg.version").VERSION
     if name not in _HOME:
-        command = not name.startswith("_") and name in import_module("placealg.cli.parser").COMMANDS
+        unfinished = f"placealg.{name}" in sys.modules
+        commands = None if unfinished or name.startswith("_") else import_module("placealg.annexes").annex("commands")
+        command = commands is not None and name in commands.COMMANDS
         raise AttributeError(f"module 'placealg' has no attribute '{name}'" + (
             f": it is a command, `placealg {name}`; docs/python.md lists what Python has" if command else ""))
     value = getattr(import_module(_HOME[name]), name)

@@ -1,14 +1,8 @@
-"""Values that show themselves in a notebook; how they look is said by the room `render`, which is found by its name.
-
-No floor imports from above: a value knows that it can be shown, and asks for the page only when it is.
-"""
+"""Values that show themselves in a notebook; how they look is said by the room `render`."""
 
 from __future__ import annotations
 
-from importlib import import_module
-
-PAGES = "placealg.render.notebook"
-"""The module whose function `html` makes the page of a value."""
+from placealg.annexes import annex
 
 
 class Shown:
@@ -16,5 +10,6 @@ class Shown:
 
     __slots__ = ()
 
-    def _repr_html_(self) -> str:
-        return str(import_module(PAGES).html(self))
+    def _repr_html_(self) -> str | None:
+        pages = annex("pages")
+        return None if pages is None else str(pages.html(self))

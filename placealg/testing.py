@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
 from typing import Any
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.given import judged
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
@@ -21,6 +20,7 @@ from placealg.step.derive import derive
 from placealg.step.edit import Edited
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
+from placealg.watch.conformance import judged
 from placealg.watch.requirement import need_torch
 from placealg.watch.verdict import Conformance
 

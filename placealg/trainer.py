@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from os import PathLike, environ, fspath
 from typing import Any
 
-from placealg.cli.given import judged
+from placealg.cases.case import read_case
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import read_case
 from placealg.cli.output import write_file
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.render.conformance import page
 from placealg.render.text_layout import plain
+from placealg.watch.conformance import judged
 from placealg.watch.requirement import need_torch
 from placealg.watch.verdict import Conformance
 

@@ -10,24 +10,28 @@ import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, run_placealg
 from test_pages import SESSIONS
 
+from placealg.annexes import PLACES
+
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "frozen", "arith", "polynomial", "notebook_display", "progress", "atomic_files", "solver_presence",
-     "loss_terms", "version"),
+    ("errors", "frozen", "arith", "polynomial", "annexes", "notebook_display", "progress", "atomic_files",
+     "solver_presence", "loss_terms", "version"),
     ("mesh",),
     ("placement",),
     ("strategy", "models"),
-    ("importers",),
     ("step",),
     ("cost", "prover", "simulator"),
+    ("check",),
+    ("cases",),
+    ("importers",),
     ("measure",),
     ("watch",),
-    ("check",),
     ("configurations",),
     ("render",),
     ("cli",),
@@ -44,7 +48,17 @@ ONLY_IN: Mapping[str, tuple[str, ...]] = {
 }
 """Library -> the rooms that may import it, or a package in one: what was recorded is judged without torch."""
 
-MAX_LINES = 400
+ANNEXES: Mapping[str, tuple[str, ...]] = {
+    "importers": ("importers",), "watch": ("measure", "watch"), "search": ("configurations",),
+    "pages": ("render", "cli", "testing", "trainer"),
+}
+"""What stands around the core: annex -> its rooms. Every other room but the package's face is of the core."""
+
+MAY_IMPORT: Mapping[str, tuple[str, ...]] = {"pages": ("importers", "watch", "search")}
+"""Annex -> the other annexes that it may import."""
+
+MAX_LINES = 600
+"""A file holds one concept; one of more lines holds two."""
 WORDS = ("helper", "utils", "utility", "manager", "no longer", "previously", "for now", "todo", "fixme", "legacy",
          "will be", "used to be", "in the future", "not yet")
 MODULES = sorted((ROOT / "placealg").rglob("*.py"))
@@ -94,9 +108,40 @@ def breaches(module: str, source: str) -> list[str]:
     return found
 
 
+def trespasses(module: str, source: str) -> list[str]:
+    """Every import of an annex in the core, and of another annex in one that may not."""
+    annex_of = {name: annex for annex, rooms in ANNEXES.items() for name in rooms}
+    here = annex_of.get(room(module), "core")
+    if room(module) in ("placealg", "__main__"):
+        return []
+    there = ((target, annex_of.get(room(target))) for target in sorted(imports(source)) if target[:9] == "placealg.")
+    return [f"{module} of {here} imports {target} of {annex}" for target, annex in there
+            if annex not in (None, here, *MAY_IMPORT.get(here, ()))]
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_go_down(path: Path) -> None:
     assert breaches(module_name(path), path.read_text()) == []
+    assert trespasses(module_name(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize(("module", "source"), [
+    ("placealg.cases.case", "def f():\n    from placealg.importers.read import read"),
+    ("placealg.check.prove", "from placealg.watch import conform"),
+    ("placealg.notebook_display", "import placealg.render.notebook"),
+    ("placealg.watch.conform", "from placealg.importers.read import read"),
+    ("placealg.configurations.run", "from placealg.measure.cells import Cell"),
+    ("placealg.importers.read", "from placealg.cli.inputs import style"),
+])
+def test_a_trespass_is_seen(module: str, source: str) -> None:
+    assert trespasses(module, source)
+
+
+def test_annexes_are_named_by_the_core_where_they_are() -> None:
+    rooms = {name for names in ANNEXES.values() for name in names}
+    assert {room(module) for module in PLACES.values()} <= rooms
+    for module in PLACES.values():
+        assert import_module(module)
 
 
 @pytest.mark.parametrize(("module", "source"), [

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from placealg.cases.case import CommandCase, StyleOptions, read_case
 from placealg.check.prove import ENGINES, judge
 from placealg.check.recheck import MANIFEST, PROGRAM, check_target, cross_check, files_of, write_certificate
-from placealg.cli.inputs import CommandCase, StyleOptions, read_case, style
+from placealg.cli.inputs import style
 from placealg.errors import InputError
 from placealg.progress import say
 from placealg.prover.evidence.certificate import Query, certificate

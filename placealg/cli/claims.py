@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
+from placealg.cases.case import CommandCase
 from placealg.check.claims import Side, figures, shared_sizes
 from placealg.check.formulas import compare
-from placealg.cli.inputs import CommandCase
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.break_even import crossings

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from placealg.cli.inputs import CommandCase, options, read_case, style
+from placealg.cases.case import CommandCase, read_case
+from placealg.cli.inputs import options, style
 from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.errors import InputError
 from placealg.solver_presence import NoSolver, why_not

@@ -8,8 +8,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 
+from placealg.cases.case import CommandCase
 from placealg.check.prove import prove
-from placealg.cli.inputs import CommandCase
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.terminal import work_for_another

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from placealg.cases.case import default_model
 from placealg.cli import bug_files
-from placealg.cli.inputs import default_model
 from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.step.edit import edit

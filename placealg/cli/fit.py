@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import partial
 
+from placealg.cases.case import CommandCase, read_case, read_strategy
+from placealg.cases.sizes import said_sizes
 from placealg.check.changes import Limits, changes
-from placealg.cli.inputs import CommandCase, foreign, options, read_case, read_strategy
+from placealg.cli.inputs import foreign, options
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
-from placealg.cli.sizes import said_sizes
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
 from placealg.cost.layouts import MOST_SEQUENCES, Layout, layouts, sequences, with_batch

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import sys
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 
 from placealg.cli.output import check_file, print_json, print_lines, width, write_file
-from placealg.cli.terminal import dropped_unread
 from placealg.errors import InputError, nearest
 from placealg.importers.model import model_of
 from placealg.importers.read import read_file, read_words
 from placealg.importers.reading import Options, Reading
 from placealg.importers.tables import formats
 from placealg.importers.write import model_text, written
-from placealg.models.model import Model
 from placealg.render.reading import reading_page
 
 
@@ -97,19 +93,3 @@ def _write(reading: Reading, output: str) -> None:
     if text:
         write_file(str(beside), text)
     write_file(output, written(reading, beside.name))
-
-
-def read_foreign(word: str, options: Options) -> Reading:
-    """The reading of a file that stands where a strategy does; its headline goes to stderr."""
-    reading = read_file(word, options)
-    counts = ", ".join(f"{len(items)} {name}" for name, items in (("unsaid", reading.unsaid),
-                                                                  ("approximated", reading.approximated)) if items)
-    with dropped_unread():
-        print(f"placealg: {word} {reading.headline}" + (f" ({counts}: placealg import {word})" if counts else ""),
-              file=sys.stderr)
-    return reading
-
-
-def model_with(reading: Reading, model: Model) -> Model:
-    """The model, with what the reading leaves out beside what the model itself does."""
-    return replace(model, left_out=(*model.left_out, *reading.not_covered))

@@ -6,9 +6,9 @@ import re
 from argparse import Namespace
 from pathlib import Path
 
+from placealg.cases.case import CommandCase
 from placealg.check.kernel import Kernel, in_coq, kernel
 from placealg.cli.cache_folder import cache_folder
-from placealg.cli.inputs import CommandCase
 from placealg.cli.verdicts import FAILED, OPEN
 from placealg.prover.verdict import Report
 

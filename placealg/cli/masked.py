@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from placealg.cli.inputs import CommandCase
+from placealg.cases.case import CommandCase
 from placealg.errors import InputError
 from placealg.render.text_layout import Line, Span, indent, line, prose
 from placealg.strategy.file import Masked

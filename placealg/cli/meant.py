@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Iterable, Sequence
 
+from placealg.cases.sizes import with_axis
 from placealg.errors import InputError
 from placealg.mesh import SYMBOLS, called, meant_size
 from placealg.strategy.catalogue import names
@@ -40,21 +41,6 @@ def split_sizes(words: Iterable[str]) -> list[str]:
             option = ""
             found.append(word)
     return [*found, option] if option and not taken else found
-
-
-def with_axis(strategy: str, axis: str) -> str:
-    """An expression that has the axis, made from one that has not; "" where it has, or where none is.
-
-    >>> with_axis("zero3", "tp"), with_axis("zero3", "dp"), with_axis("zero3", "h")
-    ('zero3*tp', '', '')
-    """
-    from placealg.strategy.expression import parse_strategy
-
-    whole = f"{strategy}*{axis}"
-    try:
-        return "" if axis in parse_strategy(strategy).mesh.names or axis not in names() else parse_strategy(whole).name
-    except InputError:
-        return ""
 
 
 def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -7,10 +7,10 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
+from placealg.cases.case import read_case
 from placealg.check.masked_sizes import hidden
 from placealg.check.prove import prove
 from placealg.cli.bug_files import comment, names, outside, path_of
-from placealg.cli.inputs import read_case
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import FAILED, OPEN, disagreements, exit_code, of_several
 from placealg.cli.worker_pool import together

@@ -6,19 +6,10 @@ from argparse import Namespace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from placealg.cli.inputs import (
-    CommandCase,
-    foreign,
-    is_foreign,
-    one_model,
-    options,
-    read_case,
-    read_stage,
-    read_strategy,
-    shared_model,
-)
+from placealg.cases.case import CommandCase, is_foreign, one_model, read_case, read_strategy, shared_model
+from placealg.cases.sizes import said_sizes
+from placealg.cli.inputs import foreign, options, read_stage
 from placealg.cli.output import print_json, print_lines, print_text, width
-from placealg.cli.sizes import said_sizes
 from placealg.cli.verdicts import DONE, FAILED, disagreements, exit_code, of_several
 from placealg.errors import InputError
 from placealg.progress import each, say

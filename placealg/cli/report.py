@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from argparse import Namespace
 
+from placealg.cases.case import CommandCase
 from placealg.check.prove import judge
 from placealg.check.recheck import MANIFEST
 from placealg.cli.certificates import certificate_files
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import CommandCase
 from placealg.cli.output import check_file, write_file
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.verdicts import exit_code, of_several

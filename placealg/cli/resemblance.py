@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from placealg.cases.case import CommandCase, read_case
 from placealg.check.resemblance import Likeness, likeness
 from placealg.cli.bug_files import names, path_of
-from placealg.cli.inputs import CommandCase, read_case
 from placealg.prover.verdict import REFUTED, Report
 from placealg.strategy.file import read_strategy_file
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from placealg.cases.case import CommandCase, one_model, read_case, read_strategy
+from placealg.cases.resumed import known_sizes, of_old_mesh, own_sizes, reading, resumed, split_sizes
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import CommandCase, foreign, one_model, options, read_case, read_strategy
+from placealg.cli.inputs import foreign, options
 from placealg.cli.output import print_json, print_lines, width
-from placealg.cli.resumed import known_sizes, of_old_mesh, own_sizes, reading, resumed, split_sizes
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.resharding_stages import OLD
 from placealg.errors import InputError

@@ -6,9 +6,9 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
 from placealg.cli.bug_files import path_of
-from placealg.cli.inputs import read_case
 from placealg.cli.output import flush, print_json, print_lines, print_text, width
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.cost.formula import Formula

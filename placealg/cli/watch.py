@@ -8,14 +8,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from placealg.cli.given import judged
+from placealg.cases.case import model_of, read_case
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import model_of, options, read_case
+from placealg.cli.inputs import options
 from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.errors import InputError
 from placealg.prover.verdict import UNDECIDED
 from placealg.render.conformance import document, page
+from placealg.watch.conformance import judged
 from placealg.watch.seen import Seen, joined
 from placealg.watch.verdict import UNSEEN, Conformance
 

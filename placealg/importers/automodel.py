@@ -197,7 +197,7 @@ def _refused(draft: Draft) -> None:
 
 
 def _strategy(draft: Draft) -> str:
-    """fsdp2 or ddp, by its name or by the class of its manager."""
+    """fsdp2 or ddp, by its name or by the class that sets it up."""
     said, key = draft.said, "distributed.strategy"
     target = str(said.raw("distributed._target_") or "").rpartition(".")[2].lower()
     found = {"ddpmanager": "ddp", "ddpconfig": "ddp", "fsdp2manager": "fsdp2", "fsdp2config": "fsdp2"}.get(target)

@@ -225,15 +225,19 @@ def _changes(sized: Sized, every: Sequence[Change], width: int, gib: bool) -> li
     if not every:
         return [line(bold("changes"), dim(": of those that are tried none fits, nor do two together"))]
     scale = scale_for("bytes", [change.need for change in every], gib)
-    head: list[Cell] = [bold("change"), bold(f"needs, {scale.head}"), bold("devices"), bold("device time")]
-    rows = [head]
+    priced = every[0].price is not None
+    rows: list[list[Cell]] = [[bold("change"), bold(f"needs, {scale.head}"), bold("devices"),
+                               *([bold("device time")] if priced else [])]]
     for change in every:
-        price = _NONE if change.price is None else f"x {float(change.price):.2f}"
-        rows.append([" and ".join(change.words), scaled(change.need, scale.divisor), number(change.devices), price])
+        price: list[Cell] = [] if change.price is None else [f"x {float(change.price):.2f}"]
+        rows.append([" and ".join(change.words), scaled(change.need, scale.divisor), number(change.devices), *price])
     steps = "single changes" if len(every[0].words) == 1 else "no single change does; of two at once those"
-    return [line(bold("changes"), dim(f" that fit: {steps}, cheapest first")), *indent(table(rows, "lrrr", width - 2)),
-            *indent(prose("device time: what a sequence takes of all devices, beside the case above, by the estimate "
-                          f"of search at the rates of {sized.priced}", width - 2, "dim", hang=2))]
+    told = "what they cost is not known where units run whole: say --model" if not priced else (
+        "device time: what a sequence takes of all devices, beside the case above, by the estimate of search at the "
+        f"rates of {sized.priced}")
+    order = "cheapest" if priced else "fewest devices"
+    return [line(bold("changes"), dim(f" that fit: {steps}, {order} first")),
+            *indent(table(rows, "lrrr"[:len(rows[0])], width - 2)), *indent(prose(told, width - 2, "dim", hang=2))]
 
 
 def _layouts(sized: Sized, width: int, gib: bool) -> list[Line]:

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from placealg.cases.case import read_case
 from placealg.check.changes import Limits, changes
 from placealg.cli.fit import settled
-from placealg.cli.inputs import read_case
 from placealg.cost.compute import value_of
 from placealg.cost.machines import machine
 from placealg.cost.sizing import number_of, stages

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
+from placealg.cases.case import CommandCase, read_case
 from placealg.check.candidates import candidates
 from placealg.check.edit_folding import pattern_of
 from placealg.check.prove import prove
 from placealg.check.repair import applied, find_repair, written
-from placealg.cli.inputs import CommandCase, read_case
 from placealg.cost.formula import Formula
 from placealg.models.abstract import abstract
 from placealg.prover.verdict import PROVED, Repair

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import Outcome
 
+from placealg.cases.case import read_case
 from placealg.check.resemblance import Likeness, likeness
 from placealg.cli.bug_files import path_of
-from placealg.cli.inputs import read_case
 from placealg.cli.resemblance import bugs
 
 Run = Callable[..., Outcome]

@@ -13,8 +13,8 @@ import pytest
 from conftest import Outcome
 
 import placealg as pa
+from placealg.cases.case import CommandCase
 from placealg.cli import diff as command
-from placealg.cli.inputs import CommandCase
 from placealg.prover.verdict import Report
 from placealg.render.diff import folded
 from placealg.step.difference import CHANGED, LEFT, MOVED, RIGHT, difference

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Outcome
 
+from placealg.cases.case import CommandCase, read_case
 from placealg.check.masked_sizes import hidden, setting
 from placealg.check.prove import prove
 from placealg.cli.bug_files import comment, folder, names, outside, path_of
-from placealg.cli.inputs import CommandCase, read_case
 from placealg.cli.museum import FEW, examined, exhibit
 from placealg.frozen import FrozenMap
 from placealg.prover.verdict import PARAMETRIC, PROVED

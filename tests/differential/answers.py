@@ -22,8 +22,8 @@ from agreement import settings
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as budget
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.cost.document import cost_json
 from placealg.errors import InputError
 from placealg.models.abstract import abstract, statistics, two_losses

@@ -6,8 +6,8 @@ import pytest
 from agreement import compare
 from conftest import ROOT
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.models.config import resolve_model
 from placealg.models.transformer import moe
 from placealg.prover.verdict import PROVED, REFUTED

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from placealg.cases.case import default_model
 from placealg.check.prove import judge
 from placealg.check.recheck import cross_check
-from placealg.cli.inputs import default_model
 from placealg.models.config import resolve_model
 from placealg.prover.evidence.certificate import certificate
 from placealg.prover.evidence.replay import AGREE, DISAGREE

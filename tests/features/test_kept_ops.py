@@ -9,8 +9,8 @@ from agreement import compare
 from conftest import ROOT
 from random_dims import judged
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.cost.regions import kept_for_backward
 from placealg.errors import InputError
 from placealg.models.config import resolve_model

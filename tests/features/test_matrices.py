@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import ROOT
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.prover.verdict import PROVED

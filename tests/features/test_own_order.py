@@ -8,8 +8,8 @@ import pytest
 from agreement import compare
 
 from placealg.arith import ONE
+from placealg.cases.case import read_case
 from placealg.check.prove import judge, prove
-from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.abstract import abstract

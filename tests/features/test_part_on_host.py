@@ -8,8 +8,8 @@ import pytest
 from agreement import compare
 from conftest import ROOT
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
 from placealg.errors import InputError

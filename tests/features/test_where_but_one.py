@@ -8,8 +8,8 @@ import pytest
 from agreement import compare
 from conftest import ROOT
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.models.build import graph
 from placealg.models.config import resolve_model

@@ -11,8 +11,8 @@ from conftest import run_placealg
 from mutants import deletions
 from random_dims import MODELS, judged
 
+from placealg.cases.case import default_model
 from placealg.check.prove import prove
-from placealg.cli.inputs import default_model
 from placealg.cost.communication import communication
 from placealg.cost.document import ROUNDED, assumed
 from placealg.cost.formula import Formula

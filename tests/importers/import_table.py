@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placealg.cli.inputs import default_model
+from placealg.cases.case import default_model
 from placealg.errors import InputError
 from placealg.importers.model import model_of
 from placealg.importers.parts import GATHERED_LOGITS

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from placealg.cli.inputs import read_case
+from placealg.cases.case import read_case
 from placealg.cost.sizing import fit
 from placealg.importers.model import model_of
 from placealg.importers.read import read, read_words

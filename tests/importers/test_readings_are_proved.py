@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import placealg as pa
-from placealg.cli.inputs import default_model
+from placealg.cases.case import default_model
 from placealg.errors import InputError
 from placealg.importers.model import model_of
 from placealg.importers.read import read

@@ -18,8 +18,8 @@ import pytest
 from conftest import ROOT, Outcome
 
 import placealg as pa
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.cli.verdicts import disagreements
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap

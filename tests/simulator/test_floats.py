@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from placealg.cli.inputs import read_case
+from placealg.cases.case import read_case
 from placealg.models.config import from_config
 from placealg.models.transformer import gpt, mlp, moe
 from placealg.simulator import Setting, simulate

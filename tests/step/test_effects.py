@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT
 from test_house import imports
 
-from placealg.cli.inputs import read_case
+from placealg.cases.case import read_case
 from placealg.models.backward import GRAD
 from placealg.simulator import Setting, execute, simulate, tiers
 from placealg.simulator.machine import Machine

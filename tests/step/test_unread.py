@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placealg.cli.inputs import read_case
+from placealg.cases.case import read_case
 from placealg.errors import InputError
 from placealg.models.backward import GRAD
 from placealg.simulator import Setting, execute, operate, run

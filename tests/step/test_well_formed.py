@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import pytest
 
+from placealg.cases.case import default_model
 from placealg.check.prove import prove
-from placealg.cli.inputs import default_model
 from placealg.errors import InputError
 from placealg.models.backward import GRAD
 from placealg.models.config import resolve_model

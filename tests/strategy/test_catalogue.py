@@ -9,7 +9,7 @@ import pytest
 from conftest import Outcome, run_placealg
 
 import placealg as pa
-from placealg.cli.inputs import default_model, read_case
+from placealg.cases.case import default_model, read_case
 from placealg.errors import InputError
 from placealg.models.config import from_config, resolve_model, shipped
 from placealg.placement import Kind, Mode

@@ -17,16 +17,16 @@ from conftest import Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placealg.check import conformance
-from placealg.check.conformance import judge, nearest
+from placealg.cases.case import read_case
 from placealg.check.kernel import Kernel
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.render.conformance import page
 from placealg.render.text_layout import plain
 from placealg.strategy.spec import overlay
+from placealg.watch import conformance
 from placealg.watch.conform import Comparison, compare
+from placealg.watch.conformance import judge, nearest
 from placealg.watch.names import names_of, unit_of, units_of
 from placealg.watch.seen import FOREIGN, Chain, Hop, Message, RankSeen, Seen, Term, joined
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from conftest import Outcome
 
-from placealg.check.conformance import judge, judge_proposed
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.step.edit import read_edits
 from placealg.strategy.file import parse_strategy_file
+from placealg.watch.conformance import judge, judge_proposed
 from placealg.watch.names import names_of
 from placealg.watch.propose import _tensor, proposals
 from placealg.watch.seen import Message, RankSeen, Seen

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from placealg.cli.inputs import read_case
+from placealg.cases.case import read_case
 from placealg.watch.differences import Tally
 from placealg.watch.expected import Expected
 from placealg.watch.rings import turns

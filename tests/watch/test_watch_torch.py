@@ -11,11 +11,11 @@ from zlib import crc32
 import pytest
 from assurance import ASSURED
 
-from placealg.check.conformance import judge, judge_proposed, nearest
-from placealg.cli.inputs import read_case
+from placealg.cases.case import read_case
 from placealg.models.config import resolve_model
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
+from placealg.watch.conformance import judge, judge_proposed, nearest
 from placealg.watch.requirement import VERSIONS
 from placealg.watch.seen import Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
@@ -334,7 +334,7 @@ def sweep(request: pytest.FixtureRequest) -> Iterator[Sweep]:
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are derived once in a test."""
-    from placealg.check import conformance
+    from placealg.watch import conformance
 
     kept: dict[str, Any] = {}
     derived = conformance.program

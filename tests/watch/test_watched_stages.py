@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from placealg.check.conformance import judge_proposed, nearest
-from placealg.cli.inputs import read_case
+from placealg.cases.case import read_case
 from placealg.errors import InputError
 from placealg.watch.conform import Comparison
+from placealg.watch.conformance import judge_proposed, nearest
 from placealg.watch.seen import Message, Seen
 from placealg.watch.verdict import CONFORMS
 

@@ -13,13 +13,13 @@ from conftest import Outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placealg.check.conformance import judge
+from placealg.cases.case import read_case
 from placealg.cli.glosses import SAYS
-from placealg.cli.inputs import read_case
 from placealg.render.conformance import document, page
 from placealg.render.text_layout import plain
 from placealg.strategy.spec import overlay
 from placealg.watch.conform import Comparison, compare
+from placealg.watch.conformance import judge
 from placealg.watch.seen import Chain, Probe, Seen, Term, Weight
 from placealg.watch.verdict import CONFORMS, DIFFERS, Conformance
 from placealg.watch.weights import Measured, number, outline

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from conftest import ROOT, Outcome, run_placealg
 
+from placealg.cases.case import read_case
 from placealg.check import certificate_audit
 from placealg.check.prove import judge
 from placealg.check.recheck import _sealed, cross_check, files_of, recheck
-from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.prover import correct, examine, schedule
 from placealg.prover.evidence import replay

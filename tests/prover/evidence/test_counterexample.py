@@ -9,8 +9,8 @@ import pytest
 from conftest import ROOT
 
 from placealg.arith import ONE, Monomial
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.frozen import FrozenMap
 from placealg.models.abstract import abstract
 from placealg.models.config import resolve_model

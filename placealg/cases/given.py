@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+from placealg.cases.case import CommandCase, CommandOptions, files, is_foreign, of_strategy, read_case
+from placealg.cases.source import Source
 from placealg.check.claims import Side
-from placealg.cli.inputs import CommandCase, CommandOptions, default_model, is_foreign, of_strategy, read_case
 from placealg.cost.divides import Divides
 from placealg.errors import InputError, kind, need
-from placealg.importers.model import model_as_read, model_of
-from placealg.importers.reading import Reading
 from placealg.models.config import read_model
 from placealg.models.model import Model
 from placealg.step.compatibility import check_sizes
@@ -22,14 +21,12 @@ from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.file import packaged
 from placealg.strategy.spec import Strategy
-from placealg.watch.seen import Seen
-from placealg.watch.verdict import Conformance
 
-Given = Strategy | Step | CommandCase | Reading | str | Path
+Given = Strategy | Step | CommandCase | Source | str | Path
 """What stands for a strategy or its program."""
 
 
-def read(path: str | Path, **said: Any) -> Reading | CommandCase:
+def read(path: str | Path, **said: Any) -> Source | CommandCase:
     """The case of a strategy file, or the reading of a framework's configuration; `said` is what it leaves open."""
     if not isinstance(path, str | Path):
         raise InputError(f"{kind(path)} is no path of a file")
@@ -38,9 +35,9 @@ def read(path: str | Path, **said: Any) -> Reading | CommandCase:
         if unknown := [name for name in said if name != "model"]:
             raise InputError(f"{unknown[0]} belongs to a framework's configuration, which this is not", where=word)
         return read_case(word, said.get("model"), ())
-    from placealg.importers.read import read as reading
 
-    return reading(word, **said)
+    found: Source = files().read(word, **said)
+    return found
 
 
 def model_given(model: Model | str | Path | None) -> Model | None:
@@ -57,12 +54,12 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
     """
     for option, word in said.items():
         need(word, str, f"{option}: it is named by a word")
-    on = model_as_read(what, model) if isinstance(what, Reading) and isinstance(model, str) else model_given(model)
+    on = what.on(model) if isinstance(what, Source) and isinstance(model, str) else model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
     if isinstance(what, CommandCase) and on is None:
         return what if sizes is None else _sized(what, what.model, words, devices, what.step, **said)
-    if isinstance(what, Strategy | CommandCase | Reading):
-        given = on if on is not None or not isinstance(what, Reading) else _model_of(what)
+    if isinstance(what, Strategy | CommandCase | Source):
+        given = on if on is not None or not isinstance(what, Source) else what.on()
         if given is None:
             raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
         if isinstance(what, CommandCase) and what.lead is not None:
@@ -75,22 +72,21 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
     return case if sizes is None else _sized(case, case.model, words, devices, case.step, **said)
 
 
-def _sized(one: Strategy | CommandCase | Reading, model: Model, words: list[str], devices: int | None,
+def _sized(one: Strategy | CommandCase | Source, model: Model, words: list[str], devices: int | None,
            step: Step | None = None, **said: Unpack[CommandOptions]) -> CommandCase:
     """A case at sizes; of a configuration that leaves the microbatches open, as it is with one where they say so."""
     strategy = one if isinstance(one, Strategy) else one.strategy
     case = of_strategy(strategy, model, words, devices, step, **said)
-    if isinstance(one, Strategy) or not (one.accumulates if isinstance(one, Reading) else one.once):
+    if isinstance(one, Strategy) or not (one.accumulates if isinstance(one, Source) else one.once):
         return case
     once = partial(_once, one, model, words, devices, **said)
     return once() if case.sizes.get("m") == 1 else replace(case, once=once)
 
 
-def _once(one: CommandCase | Reading, *words: Any, **said: Unpack[CommandOptions]) -> CommandCase:
-    from placealg.importers.read import read_once
+def _once(one: CommandCase | Source, *words: Any, **said: Unpack[CommandOptions]) -> CommandCase:
 
-    if isinstance(one, Reading):
-        return _sized(read_once(one), *words, **said)
+    if isinstance(one, Source):
+        return _sized(one.once(), *words, **said)
     return _sized(one.once() if one.once else one, *words, **said)
 
 
@@ -127,17 +123,3 @@ def check_given(side: Side, sizes: Mapping[str, Fraction]) -> None:
 def rules_of(side: Side) -> tuple[Divides, ...]:
     """The rules that the formulas of a side keep."""
     return () if side.strategy is None or side.model is None else (Divides(side.strategy, side.model),)
-
-
-def judged(seen: Seen, case: CommandCase | None, model: Model, names: Mapping[str, str] | None) -> Conformance:
-    """A recording held against a case, or against the strategy on `model` that is read off it where there is none."""
-    from placealg.check.conformance import judge, judge_proposed
-
-    if case is None:
-        return judge_proposed(model, seen, names)
-    return judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
-
-
-def _model_of(reading: Reading) -> Model:
-    """The model that a reading names, or on which it stands where it names none."""
-    return model_of(reading) or model_as_read(reading, reading.stand_in or default_model(reading.strategy))

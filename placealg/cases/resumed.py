@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from placealg.cases.case import CommandCase, one_model
+from placealg.cases.given import Given, case_of
 from placealg.check.reshard import check_batches, judge_reshard, with_phase
-from placealg.cli.given import Given, case_of
-from placealg.cli.inputs import CommandCase, one_model
 from placealg.cost.resharding import Volumes, volumes
 from placealg.cost.resharding_stages import OLD
 from placealg.errors import InputError

@@ -8,7 +8,6 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from placealg.arith import parse
-from placealg.cli.meant import with_axis
 from placealg.errors import InputError
 from placealg.mesh import STAGED, SYMBOLS, Mesh, check_bytes, meant_size
 from placealg.models.model import Model
@@ -16,6 +15,8 @@ from placealg.progress import remark
 from placealg.step.compatibility import bound_sizes, check_sizes
 from placealg.step.pipeline import ANY, TIMES, counted, flying, starting
 from placealg.step.trained import trained
+from placealg.strategy.catalogue import names
+from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import DEFAULTS, Strategy
 
 if TYPE_CHECKING:
@@ -126,3 +127,16 @@ def _complete(sizes: dict[str, Fraction], mesh: Mesh) -> dict[str, Fraction]:
     if devices % product:
         raise InputError(f"{devices} devices are not a multiple of {shown}", where=where)
     return {**sizes, free[0]: devices / product}
+
+
+def with_axis(strategy: str, axis: str) -> str:
+    """An expression that has the axis, made from one that has not; "" where it has, or where none is.
+
+    >>> with_axis("zero3", "tp"), with_axis("zero3", "dp"), with_axis("zero3", "h")
+    ('zero3*tp', '', '')
+    """
+    whole = f"{strategy}*{axis}"
+    try:
+        return "" if axis in parse_strategy(strategy).mesh.names or axis not in names() else parse_strategy(whole).name
+    except InputError:
+        return ""

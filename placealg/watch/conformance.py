@@ -9,6 +9,7 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
+from placealg.cases.case import CommandCase
 from placealg.check.edit_folding import folded
 from placealg.check.kernel import kernel
 from placealg.check.prove import prove
@@ -41,6 +42,13 @@ def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = 
           = None) -> Conformance:
     """Hold a recording against a strategy on a model; `edits` are those of the strategy's file."""
     return _judged(strategy, model, seen, edits, names, *nearest(strategy, model, seen, edits, names))
+
+
+def judged(seen: Seen, case: CommandCase | None, model: Model, names: Mapping[str, str] | None) -> Conformance:
+    """A recording held against a case, or against the strategy on `model` that is read off it where there is none."""
+    if case is None:
+        return judge_proposed(model, seen, names)
+    return judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
 
 
 def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = None) -> Conformance:

@@ -307,7 +307,9 @@ def _read_foreign(word: str, model: Model | str | None, sizes: Iterable[str], ax
     from placealg.cli.foreign import read_foreign
     from placealg.importers.reading import Options as Beside
 
-    case = _of_reading(read_foreign(word, said.get("foreign", Beside())), word, model, tuple(sizes), tuple(axes),
+    beside = said.get("foreign", Beside())
+    beside = replace(beside, model=model) if isinstance(model, str) else beside
+    case = _of_reading(read_foreign(word, beside), word, model, tuple(sizes), tuple(axes),
                        default, said)
     return case.once() if case.once and case.sizes.get("m") == 1 else case
 

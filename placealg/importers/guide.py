@@ -114,8 +114,8 @@ strategy file and as `--precision fsdp2` on the command line; a key beside a pre
 KINDS = """
 ## Keys that no table names
 
-Such a key is judged by the words of its name, unless its value is off; the first kind that has one of them holds. One of
-no kind is ignored by name, or refused if it speaks of placement.
+Such a key is judged by the words of its name, unless its value is off; the first kind that has one of them holds. One
+of no kind is ignored by name, or refused if it speaks of placement.
 
 | kind | words | becomes | what it speaks of |
 |---|---|---|---|
@@ -124,8 +124,8 @@ no kind is ignored by name, or refused if it speaks of placement.
 
 def guide() -> str:
     """The text of docs/import.md."""
-    return "\n".join([HEAD.rstrip(), KINDS.rstrip(), *_kinds(), PRECISION.rstrip(), *_precisions(), *(line for n in formats() for line in _format(
-        table(n)))]) + "\n"
+    tables = (line for name in formats() for line in _format(table(name)))
+    return "\n".join([HEAD.rstrip(), KINDS.rstrip(), *_kinds(), PRECISION.rstrip(), *_precisions(), *tables]) + "\n"
 
 
 def _precisions() -> Iterator[str]:

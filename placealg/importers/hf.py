@@ -14,7 +14,7 @@ from placealg.importers.beside import beside, is_there
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
-from placealg.importers.names import kind_without_graph, shipped_name
+from placealg.importers.names import alike_name, kind_without_graph, shipped_name
 from placealg.importers.said import Said
 from placealg.importers.tables import table
 from placealg.importers.titan import float8_compute, float8_gather
@@ -99,21 +99,25 @@ def read_model_name(draft: Draft, key: str) -> None:
     if kind := kind_without_graph(Path(name).name):
         raise said.refuse(key, f"{name} is {kind}, of which there is no op graph")
     shipped = shipped_name("huggingface", name)
-    if shipped:
+    if draft.options.model:
+        draft.model = draft.options.model
+        said.leave(key, "--model goes before it")
+    elif shipped:
         draft.model = shipped
         said.read(key, f"model {shipped}")
     elif name and (config := config_beside(draft, name)):
         try:
             family = resolve_model(config).family
         except InputError as error:
-            said.unsaid(key, f"{name}: {error.what}; figures and proof stand on a stand-in", "--model config.json")
-            return
+            raise said.refuse(key, f"{name}: {error.what}", "--model gives another") from None
         draft.model = config
         said.read(key, f"the model of {Path(config).parent.name}/config.json, of the family {family}")
+    elif name and (alike := alike_name(name)):
+        draft.alike = alike
+        said.unsaid("model", f"{name}: its config.json is not here", "--model config.json")
+        said.approximated(key, f"{alike} stands in, by its name of the same ops; sizes are of that")
     elif name:
-        said.unsaid(key, f"{name}: its config.json is not here; figures and proof stand on a stand-in",
-                    "--model config.json")
-        said.unsaid("model", "of another file", "--model config.json")
+        draft.unread_model(f"{name}: its config.json is not here", "--model config.json", key)
 
 
 def read_optimizer(draft: Draft, key: str) -> None:

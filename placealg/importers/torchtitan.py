@@ -94,10 +94,9 @@ def _model(draft: Draft) -> int | None:
     if not shipped:
         for key in ("model.name", "model.flavor"):
             if said.has(key):
-                said.unsaid(key, f"{name} {flavor} is no configuration that is read: figures stand on a stand-in",
-                            "--model")
+                said.unsaid(key, f"{name} {flavor} is no configuration that is read", "--model")
         if name:
-            said.unsaid("model", f"{name} {flavor} is not read: the proof stands on a stand-in", "--model")
+            draft.unread_model(f"{name} {flavor} is no configuration that is read")
         return None
     draft.model = shipped
     said.read("model.name", f"model {shipped}")

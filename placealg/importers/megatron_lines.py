@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
@@ -13,7 +12,7 @@ from placealg.importers.command_line import HOLDS, Flags, Launch, Open, devices,
 from placealg.importers.document import Document, Key, written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
-from placealg.importers.names import kind_without_graph
+from placealg.importers.megatron_entries import SWIFT, check_entry, check_recipe, trains
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.shell import CLOSE, OPEN, Script, follow
 
@@ -28,8 +27,6 @@ REQUIRED = frozenset((
     "zero-stage", "data-parallel-sharding-strategy", "recompute-granularity", "recompute-method",
     "recompute-num-layers", "optimizer-offload-fraction", "num-distributed-optimizer-instances", "optimizer",
     "use-distributed-optimizer", "num-experts"))
-SWIFT = ("sft", "pt", "rlhf", "dpo", "kto", "grpo")
-BRIDGE = ("megatron_bridge", "megatron-bridge", "nemo_run", "setup_experiment", "run_recipe", "run_script.py")
 
 
 def read_command(words: Sequence[str], options: Options, file: str = "command line") -> Reading:
@@ -47,6 +44,9 @@ def read_script(document: Document, options: Options) -> Reading:
 def chosen_launch(script: Script, document: Document, options: Options) -> Launch:
     """The one launch of a script, or the one that --launch names; else the variable that holds the flags."""
     found = [c for c in script.commands if _marks(c.words) >= 2 or _trains(c.words)]
+    launches = [(c, launch_of(c.words, document.file, "")) for c in script.commands]
+    known = [c for c, launch in launches if c in found and trains(launch.script, launch.flags.data)]
+    found = known or found
     if len(found) > 1:
         different = {tuple(w for w in c.words) for c in found}
         if options.launch:
@@ -65,6 +65,11 @@ def chosen_launch(script: Script, document: Document, options: Options) -> Launc
         return launch_of(found[0].words, document.file, document.text)
     flags = _variable(script)
     if flags is None:
+        for command, launch in launches:
+            check_recipe(launch, f"{document.file}:{command.line}")
+        experiment = script.variables.get("EXP")
+        if isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
+            raise refusal("a launch of Primus, whose file decides", document.file, f"give {experiment}")
         raise refusal("no launch of Megatron-LM is found", document.file,
                       "import -- and the command that it runs reads that")
     return launch_of(flags, document.file, document.text)
@@ -96,17 +101,14 @@ def _of_launch(launch: Launch, script: Script, options: Options, text: str) -> R
     draft = Draft("megatron", flags, options)
     draft.said = said = Flags(draft.said.table, flags, options)
     said.required = REQUIRED
-    stem = Path(launch.script).stem
-    name = re.sub(r"^(pretrain|finetune|train|test|run)_|_(train|pretrain)$", "", stem)
-    if kind := kind_without_graph(name) or kind_without_graph(stem):
-        raise refusal(f"{launch.script} trains {kind}, of which there is no op graph", flags.file)
-    if any(word in launch.script or any(word in w for w in launch.launcher) for word in BRIDGE):
-        raise refusal(f"{launch.script or launch.launcher[0]} is a recipe of Megatron-Bridge in Python, which decides "
-                      "what the flags leave open", flags.file, "give the arguments that it prints at its start")
+    check_entry(launch, options)
     if _marks([f"--{key}" for key in flags.data]) < 1 and not _trains([launch.script]):
         raise refusal("no launch of Megatron-LM: its flags are others", flags.file)
     _open_words(draft, launch, script)
     world = devices(launch, {**script.variables, **options.env})
+    if launch.script in SWIFT[2:]:
+        said.approximated("rlhf-type", f"{launch.script}: another loss, and a second model beside this one: both are "
+                                       "left out")
     front = SWIFT_DEFAULTS if launch.script in SWIFT else SLIME_DEFAULTS if "actor-num-nodes" in flags.data else {}
     if front:
         world = _of_front(draft, launch, script, front) or world

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
@@ -14,7 +15,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
 from placealg.importers.megatron_entries import SWIFT, check_entry, check_recipe, trains
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
-from placealg.importers.shell import CLOSE, OPEN, Script, follow
+from placealg.importers.shell import CLOSE, OPEN, Command, Script, follow
 
 MARKS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "num-layers", "hidden-size", "micro-batch-size",
          "model-parallel-size", "num-attention-heads", "use-distributed-optimizer", "context-parallel-size",
@@ -58,21 +59,40 @@ def chosen_launch(script: Script, document: Document, options: Options) -> Launc
             raise refusal(f"{len(found)} launches (lines {lines})", f"{document.file}:{found[0].line}",
                           "--launch 1 takes the first")
     if found:
-        if _marks(found[0].words) < 1:
-            inner = _variable(script)
-            if inner is None:
-                raise refusal("its launch holds no flags of Megatron-LM", f"{document.file}:{found[0].line}")
-        return launch_of(found[0].words, document.file, document.text)
+        command = found[0]
+        launch = launch_of(command.words, document.file, document.text)
+        if _marks(command.words) < 1:
+            raise _without_flags(command, "its launch holds no flags of Megatron-LM", document.file)
+        return replace(launch, empty=command.empty)
+    for command, launch in launches:
+        check_recipe(launch, f"{document.file}:{command.line}")
+        told = launch.script.endswith(".py") or launch.script in SWIFT or Path(command.words[0]).name not in LAUNCHERS
+        if not told and (_open_names(command) or command.empty):
+            raise _without_flags(command, "what its launch runs is not told", document.file)
+    experiment = script.variables.get("EXP")
+    if isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
+        raise refusal("a launch of Primus, whose file decides", document.file, f"give {experiment}")
     flags = _variable(script)
     if flags is None:
-        for command, launch in launches:
-            check_recipe(launch, f"{document.file}:{command.line}")
-        experiment = script.variables.get("EXP")
-        if isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
-            raise refusal("a launch of Primus, whose file decides", document.file, f"give {experiment}")
         raise refusal("no launch of Megatron-LM is found", document.file,
                       "import -- and the command that it runs reads that")
     return launch_of(flags, document.file, document.text)
+
+
+LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "python", "python3", "accelerate")
+"""Commands that run what stands behind them."""
+
+
+def _open_names(command: Command) -> list[str]:
+    """The variables of a command that nothing sets, each a whole word of it."""
+    return [found[1] for word in command.words if (found := HOLDS.fullmatch(word)) and found[1].isidentifier()]
+
+
+def _without_flags(command: Command, what: str, file: str) -> InputError:
+    """The refusal of a launch that has no flags, by the variables that would bring them."""
+    names = [*_open_names(command), *command.empty]
+    why = f": {' and '.join(f'${name}' for name in names)} came out empty" if names else ""
+    return refusal(f"{what}{why}", f"{file}:{command.line}", f"--env {names[0]}=VALUE sets it" if names else "")
 
 
 def _marks(words: Sequence[str]) -> int:
@@ -167,6 +187,9 @@ def _open_words(draft: Draft, launch: Launch, script: Script) -> None:
         if placing:
             raise refusal(f"whether --{placing[0]} is given depends on what cannot be decided ({name})",
                           said.document.file, "--env sets the variables of its condition")
+    for name in launch.empty:
+        said.lists["unsaid"].append(ReadingItem(said.document.file, 0, f"${name}", "", "comes out empty: it brings no "
+                                                "flags", f"--env {name}=..."))
     for name, line in script.open.items():
         if any(name in w for w in whole):
             said.lists["unsaid"].append(ReadingItem(

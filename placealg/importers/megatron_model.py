@@ -16,9 +16,10 @@ FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", 
          "num-query-groups", "kv-channels", "max-position-embeddings", "position-embedding-type",
          "use-rotary-position-embeddings", "no-position-embedding", "normalization", "swiglu", "squared-relu",
          "disable-bias-linear", "add-qkv-bias", "qk-layernorm", "untie-embeddings-and-output-weights", "vocab-size",
-         "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts", "moe-router-topk", "moe-ffn-hidden-size",
-         "moe-layer-freq", "moe-shared-expert-intermediate-size", "multi-latent-attention", "seq-length", *LATENT,
-         "moe-shared-expert-gate", "moe-router-score-function", "moe-router-num-groups", "moe-router-group-topk")
+         "padded-vocab-size", "pad-vocab-size-to", "make-vocab-size-divisible-by", "num-experts", "moe-router-topk",
+         "moe-ffn-hidden-size", "moe-layer-freq", "moe-shared-expert-intermediate-size", "multi-latent-attention",
+         "seq-length", *LATENT, "moe-shared-expert-gate", "moe-router-score-function", "moe-router-num-groups",
+         "moe-router-group-topk")
 OTHER = ("attention-head-type", "glu-activation", "use-rms-norm", "use-post-ln", "parallel-attn", "parallel-layernorm",
          "num-attention-heads-kv", "num-key-value-heads", "embed-layernorm", "use-alibi-position-embeddings",
          "apply-residual-connection-post-layernorm", "window-size", "window-attn-skip-freq", "is-hybrid-model",
@@ -128,7 +129,7 @@ def _dense(said: Said, *, rope: bool, rms: bool, swiglu: bool, plain: bool,
 
 
 def _vocabulary(said: Said, tp: int) -> dict[str, int]:
-    padded = said.number("padded-vocab-size")
+    padded = said.number("padded-vocab-size") or said.number("pad-vocab-size-to")
     if padded:
         return {"vocab_size": padded}
     asked = said.options.settings.get("vocab-size")

@@ -28,6 +28,24 @@ OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": 
               "adafactor": "adafactor"}
 
 
+FSDP = {"full_shard": "zero3", "shard_grad_op": "fsdp_no_reshard", "no_shard": "dp", "hybrid_shard": "hsdp"}
+"""Word of the Trainer's list `fsdp` -> the factor that it is."""
+
+BESIDE = ("auto_wrap", "offload")
+"""Words of that list beside those, one of which the Trainer wants."""
+
+
+def fsdp_words(said: Said, key: str) -> tuple[str, tuple[str, ...]]:
+    """(the strategy, the words beside it) of the Trainer's list `fsdp`; a word that it does not know is refused."""
+    listed = said.raw(key)
+    words = [str(w).lower() for w in listed] if isinstance(listed, list) else str(listed).lower().split()
+    chosen = [said.choice(key, word, (*FSDP, *BESIDE)) for word in words]
+    strategies = [word for word in chosen if word in FSDP]
+    if len(strategies) != 1:
+        raise said.refuse(key, f"{key} {' '.join(words)}: one of {', '.join(FSDP)} is expected")
+    return strategies[0], tuple(word for word in chosen if word in BESIDE)
+
+
 @lru_cache(maxsize=1)
 def _packaged() -> dict[str, Any]:
     return tomllib.loads(files("placealg.importers").joinpath("formats", "packaged.toml").read_text(encoding="utf-8"))

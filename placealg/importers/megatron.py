@@ -320,6 +320,10 @@ class Megatron:
             draft.size("b", key, "sequences of a microbatch", micro)
         if said.has("seq-length"):
             draft.size("s", "seq-length", "tokens of a sequence")
+        elif said.has("max-length") and said.number("max-length"):
+            draft.size("s", "max-length", "longest sequence")
+        else:
+            said.unsaid("seq-length", "another file or the data decides: s stays symbolic", "--set s=N")
         if (count := said.number("num-micro-batches")) is not None:
             draft.accumulation(count, "num-micro-batches")
             return

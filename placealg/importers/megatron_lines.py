@@ -44,10 +44,9 @@ def read_script(document: Document, options: Options) -> Reading:
 
 def chosen_launch(script: Script, document: Document, options: Options) -> Launch:
     """The one launch of a script, or the one that --launch names; else the variable that holds the flags."""
-    found = [c for c in script.commands if _marks(c.words) >= 2 or _trains(c.words)]
     launches = [(c, launch_of(c.words, document.file, "")) for c in script.commands]
-    known = [c for c, launch in launches if c in found and trains(launch.script, launch.flags.data)]
-    found = known or found
+    known = [c for c, launch in launches if launch.script and trains(launch.script, launch.flags.data)]
+    found = known or [c for c in script.commands if _marks(c.words) >= 2]
     if len(found) > 1:
         different = {tuple(w for w in c.words) for c in found}
         if options.launch:
@@ -100,10 +99,6 @@ def _marks(words: Sequence[str]) -> int:
     return sum(mark in flags for mark in MARKS)
 
 
-def _trains(words: Sequence[str]) -> bool:
-    return any(re.search(r"(?:^|/)(?:pretrain|finetune)_\w+\.py$", w) for w in words)
-
-
 def _variable(script: Script) -> list[str] | None:
     """The words of the variable that holds most flags."""
     best: list[str] = []
@@ -122,7 +117,8 @@ def _of_launch(launch: Launch, script: Script, options: Options, text: str) -> R
     draft.said = said = Flags(draft.said.table, flags, options)
     said.required = REQUIRED
     check_entry(launch, options)
-    if _marks([f"--{key}" for key in flags.data]) < 1 and not _trains([launch.script]):
+    if _marks([f"--{key}" for key in flags.data]) < 1 and not (
+            launch.script and trains(launch.script, flags.data)):
         raise refusal("no launch of Megatron-LM: its flags are others", flags.file)
     _open_words(draft, launch, script)
     world = devices(launch, {**script.variables, **options.env})

@@ -21,6 +21,7 @@ FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", 
          "seq-length", *LATENT, "moe-shared-expert-gate", "moe-router-score-function", "moe-router-num-groups",
          "moe-router-group-topk")
 OTHER = ("attention-head-type", "glu-activation", "use-rms-norm", "use-post-ln", "parallel-attn", "parallel-layernorm",
+         "parallel-attention", "use-parallel-residual",
          "num-attention-heads-kv", "num-key-value-heads", "embed-layernorm", "use-alibi-position-embeddings",
          "apply-residual-connection-post-layernorm", "window-size", "window-attn-skip-freq", "is-hybrid-model",
          "hybrid-attention-ratio", "hybrid-override-pattern", "heterogeneous-layers-config-path", "softmax-type")

@@ -85,6 +85,8 @@ def import_command(chosen: Namespace) -> int:
 
 def _write(reading: Reading, output: str) -> None:
     """Write the strategy, and the model beside it where the configuration holds one of its own."""
+    if reading.unread and reading.strategy.option("adapters", "match"):
+        raise InputError(f"adapters beside a model that is not read: {reading.unread}", where=reading.file)
     if not output.endswith(".toml"):
         raise InputError("a strategy file ends in .toml", where=f"-o {output}")
     check_file(output)

@@ -7,6 +7,8 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.hf import (
+    FSDP,
+    fsdp_words,
     read_adapter_ddp,
     read_ddp,
     read_deepspeed_path,
@@ -215,7 +217,12 @@ def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int
         return fields.get(name, ("", default))[1]
 
     version = said.whole("fsdp_version", said.raw("fsdp_version") or field("version", None)) or 1
-    word = str(field("sharding_strategy", "FULL_SHARD")).upper()
+    listed, words = fsdp_words(said, "fsdp") if said.raw("fsdp") else ("", ())
+    word = str(field("sharding_strategy", listed or "FULL_SHARD")).upper()
+    if listed and word != listed.upper():
+        raise said.refuse("fsdp", f"fsdp says {listed}, fsdp_config {word}")
+    if listed:
+        said.read("fsdp", f"{FSDP[listed]}{', and offload' if 'offload' in words else ''}")
     keep = (word == "SHARD_GRAD_OP") if version == 1 else field("reshard_after_forward", True) is False
     if replicas > 1:
         said.read("dp_replicate_size", f"{replicas} replicas of the shards")
@@ -224,18 +231,19 @@ def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int
                    replicas == 1 else data // replicas)
         axes: tuple[str, ...] = ("dp_shard",)
     else:
-        parts.axis("fsdp_no_reshard" if keep else "zero3", data)
-        axes = ("dp",)
+        none = word == "NO_SHARD"
+        parts.axis("dp" if none else "fsdp_no_reshard" if keep else "zero3", data)
+        axes = () if none else ("dp",)
     if precision:
         parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
         said.read(precision, "[types] of precision accelerate_fsdp")
     else:
         said.unsaid("[types]", "bytes are those of the model that was loaded: they stay the defaults", "--precision")
-    if steps > 1:
+    if steps > 1 and axes:
         parts.accumulate_whole(*axes)
-    said.follows("fsdp", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
+    said.follows("no_sync", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
                          "no_sync")
-    if said.truth("fsdp_config", field("offload_params", False)):
+    if said.truth("fsdp_config", field("offload_params", "offload" in words)):
         parts.modifier("offload_optimizer")
         parts.modifier("offload_parameters")
     if said.truth("fsdp_config", field("activation_checkpointing", False)):

@@ -35,7 +35,9 @@ def model_named(word: str, said: CommandOptions) -> Model | None:
 def case_of_file(word: str, model: Model | str | None, sizes: tuple[str, ...], axes: tuple[str, ...],
                  default: Model | str, said: CommandOptions) -> CommandCase:
     """The case of a file that stands where a strategy does; its headline goes to stderr."""
-    reading = reading_of_file(word, said.get("foreign"))
+    beside = said.get("foreign")
+    beside = beside if isinstance(beside, Options) else Options()
+    reading = read_file(word, replace(beside, model=model) if isinstance(model, str) else beside)
     counts = ", ".join(f"{len(items)} {name}" for name, items in (("unsaid", reading.unsaid),
                                                                   ("approximated", reading.approximated)) if items)
     with suppress(BrokenPipeError):

@@ -24,12 +24,16 @@ class Open(str):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A training command: the words before its script, the script, the document of its flags, the other words."""
+    """A training command: the words before its script, the script, the document of its flags, the other words.
+
+    `empty` are the variables that come out empty in it.
+    """
 
     launcher: tuple[str, ...]
     script: str
     flags: Document
     rest: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
 
 
 def plain(name: str) -> str:

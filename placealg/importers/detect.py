@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,11 @@ def _deepspeed(data: Mapping[str, Any]) -> bool:
     return "model_type" not in data and ("zero_optimization" in data or said >= 2 or (said == 1 and beside))
 
 
+def _maxtext(data: Mapping[str, Any]) -> bool:
+    degrees = any(str(k).startswith(("ici_", "dcn_")) and str(k).endswith("_parallelism") for k in data)
+    return degrees or ("base_config" in data and bool(set(data) & set(table("maxtext").keys)))
+
+
 JSON: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"deepspeed": _deepspeed}
 YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "accelerate": lambda data: "distributed_type" in data or "compute_environment" in data,
@@ -32,7 +38,7 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
         "model_name_or_path" in data and data.get("stage") in ("sft", "pt", "dpo", "kto", "rm", "ppo")),
     "axolotl": lambda data: "base_model" in data and bool({"datasets", "micro_batch_size", "pretraining_dataset"} & set(
         data)),
-    "maxtext": lambda data: any(str(k).startswith(("ici_", "dcn_")) and str(k).endswith("_parallelism") for k in data),
+    "maxtext": _maxtext,
     "levanter": lambda data: isinstance(data.get("trainer"), Mapping) and bool(
         {"mp", "train_batch_size", "fsdp_axis"} & set(data["trainer"])),
     "primus": lambda data: is_primus(data) and not is_automodel(data),
@@ -77,9 +83,16 @@ _PYTHON = re.compile(r"^(?:from [\w.]+ import |import \w|class \w+.*:|def \w+\(.
 
 
 def is_python(text: str) -> bool:
-    """Whether a text is Python: it imports, and defines a class or a function."""
-    return len(_PYTHON.findall(text)) >= 2 and not text.startswith("#!/bin/") and bool(re.search(
-        r"^(?:class|def|@) ?\w", text, re.MULTILINE))
+    """Whether a text is Python: it imports, and defines a class or a function, or is Python from end to end."""
+    if len(_PYTHON.findall(text)) < 2 or text.startswith("#!/bin/"):
+        return False
+    if re.search(r"^(?:class|def|@) ?\w", text, re.MULTILINE):
+        return True
+    try:
+        compile(text, "", "exec", flags=ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _python(text: str, file: str, forced: str) -> str:

@@ -29,6 +29,8 @@ class Draft:
         self.texts: dict[str, str] = {document.file: document.text}
         self.microbatches: int | None = None
         self.runs: dict[str, Any] = {}
+        self.unread = ""
+        self.alike = ""
 
     @contextmanager
     def of(self, said: Said) -> Iterator[None]:
@@ -72,6 +74,12 @@ class Draft:
         if steps is not None:
             self.said.read(key, f"[schedule] microbatches = {steps}")
         return self.microbatches
+
+    def unread_model(self, why: str, option: str = "--model", key: str = "") -> None:
+        """The file speaks of a model that is not read, by its `key`: nothing stands in its place."""
+        self.unread = f"{why}; {option} gives the model"
+        tell = self.said.unsaid if key else self.said.missing
+        tell(key or "model", f"{why}: proofs and figures want the model", option)
 
     def size(self, symbol: str, key: str, meaning: str, value: int | None = None) -> None:
         """A size of the model's symbols, such as b or s."""
@@ -119,7 +127,8 @@ class Draft:
         said, form = self.said, self.said.table
         if self.options.model:
             self.model = self.options.model
-        if self.model is None and not any(item.key == "model" for item in said.lists["unsaid"]):
+            said.lists["unsaid"] = [item for item in said.lists["unsaid"] if item.key != "model"]
+        if self.model is None and not self.unread and not any(item.key == "model" for item in said.lists["unsaid"]):
             said.unsaid("model", "the file names none: figures and proof stand on an abstract network or a stand-in",
                         "--model")
         said.finish()
@@ -137,4 +146,5 @@ class Draft:
         defaults = f"defaults of {form.framework} {asked or form.newest}"
         return Reading(form.name, form.title, defaults, file, strategy, self.parts.expression, self.model,
                        self.sizes, lists["read"], lists["unsaid"], lists["approximated"], lists["ignored"],
-                       self.texts, runs=self.runs)
+                       self.texts, runs=self.runs, alike=self.alike,
+                       unread="" if self.model is not None else self.unread)

@@ -17,6 +17,8 @@ def read_dtensor(document: Document, options: Options) -> Reading:
     """The reading of a file's one plan, or of the function that --function names."""
     tree = parse_python(document.text, document.file)
     plans = {node.name: found for node in tree.body if isinstance(node, ast.FunctionDef) and (found := _plan(node))}
+    if not plans and (alone := _plan(tree)):
+        plans = {"the script": alone}
     if options.function:
         if options.function not in plans:
             from placealg.errors import InputError
@@ -39,8 +41,8 @@ def read_dtensor(document: Document, options: Options) -> Reading:
     return draft.reading()
 
 
-def _plan(function: ast.FunctionDef) -> dict[str, tuple[str, int]]:
-    """Name -> (style, line) of the dict literals in a function whose values are calls of styles."""
+def _plan(function: ast.AST) -> dict[str, tuple[str, int]]:
+    """Name -> (style, line) of the dict literals in a function, or in a script, whose values are calls of styles."""
     found: dict[str, tuple[str, int]] = {}
     for node in ast.walk(function):
         if not isinstance(node, ast.Dict):

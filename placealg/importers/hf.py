@@ -14,7 +14,7 @@ from placealg.importers.beside import beside, is_there
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
-from placealg.importers.names import kind_without_graph, shipped_name
+from placealg.importers.names import alike_name, kind_without_graph, shipped_name
 from placealg.importers.said import Said
 from placealg.importers.tables import table
 from placealg.importers.titan import float8_compute, float8_gather
@@ -26,6 +26,24 @@ OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": 
               "paged_adamw_32bit": "adamw",
               "adamw_torch_8bit": "adamw", "adamw_torch_xla": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon",
               "adafactor": "adafactor"}
+
+
+FSDP = {"full_shard": "zero3", "shard_grad_op": "fsdp_no_reshard", "no_shard": "dp", "hybrid_shard": "hsdp"}
+"""Word of the Trainer's list `fsdp` -> the factor that it is."""
+
+BESIDE = ("auto_wrap", "offload")
+"""Words of that list beside those, one of which the Trainer wants."""
+
+
+def fsdp_words(said: Said, key: str) -> tuple[str, tuple[str, ...]]:
+    """(the strategy, the words beside it) of the Trainer's list `fsdp`; a word that it does not know is refused."""
+    listed = said.raw(key)
+    words = [str(w).lower() for w in listed] if isinstance(listed, list) else str(listed).lower().split()
+    chosen = [said.choice(key, word, (*FSDP, *BESIDE)) for word in words]
+    strategies = [word for word in chosen if word in FSDP]
+    if len(strategies) != 1:
+        raise said.refuse(key, f"{key} {' '.join(words)}: one of {', '.join(FSDP)} is expected")
+    return strategies[0], tuple(word for word in chosen if word in BESIDE)
 
 
 @lru_cache(maxsize=1)
@@ -99,21 +117,25 @@ def read_model_name(draft: Draft, key: str) -> None:
     if kind := kind_without_graph(Path(name).name):
         raise said.refuse(key, f"{name} is {kind}, of which there is no op graph")
     shipped = shipped_name("huggingface", name)
-    if shipped:
+    if draft.options.model:
+        draft.model = draft.options.model
+        said.leave(key, "--model goes before it")
+    elif shipped:
         draft.model = shipped
         said.read(key, f"model {shipped}")
     elif name and (config := config_beside(draft, name)):
         try:
             family = resolve_model(config).family
         except InputError as error:
-            said.unsaid(key, f"{name}: {error.what}; figures and proof stand on a stand-in", "--model config.json")
-            return
+            raise said.refuse(key, f"{name}: {error.what}", "--model gives another") from None
         draft.model = config
         said.read(key, f"the model of {Path(config).parent.name}/config.json, of the family {family}")
+    elif name and (alike := alike_name(name)):
+        draft.alike = alike
+        said.unsaid("model", f"{name}: its config.json is not here", "--model config.json")
+        said.approximated(key, f"{alike} stands in, by its name of the same ops; sizes are of that")
     elif name:
-        said.unsaid(key, f"{name}: its config.json is not here; figures and proof stand on a stand-in",
-                    "--model config.json")
-        said.unsaid("model", "of another file", "--model config.json")
+        draft.unread_model(f"{name}: its config.json is not here", "--model config.json", key)
 
 
 def read_optimizer(draft: Draft, key: str) -> None:

@@ -180,7 +180,7 @@ def _model(draft: Draft) -> None:
         why = _sized(draft, model, FAMILIES[kind])
         if not why:
             return
-    said.unsaid("model", why, "--model")
+    draft.unread_model(why)
     for name in ("type", *SIZES):
         said.leave(f"model.{name}", "of a model that is not read")
 

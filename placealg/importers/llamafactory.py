@@ -7,6 +7,8 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.hf import (
+    FSDP,
+    fsdp_words,
     read_adapter_ddp,
     read_ddp,
     read_deepspeed_path,
@@ -19,7 +21,6 @@ from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 
 PROJECTED = ("use_galore", "use_apollo", "use_badam")
-FSDP = {"full_shard": "zero3", "shard_grad_op": "fsdp_no_reshard", "no_shard": "dp", "hybrid_shard": "hsdp"}
 
 
 def read_llamafactory(document: Document, options: Options) -> Reading:
@@ -124,11 +125,8 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     elif said.raw("fsdp"):
         if isinstance(said.raw("fsdp_config"), str):
             raise said.refuse("fsdp_config", f"{said.raw('fsdp_config')} decides, another file", "give accelerate's")
-        listed = said.raw("fsdp")
-        words = [str(word) for word in listed] if isinstance(listed, list) else str(listed).split()
-        name = FSDP.get("".join(words[:1]))
-        if not name:
-            raise said.refuse("fsdp", f"fsdp {' '.join(words[:1])}: one of {', '.join(FSDP)} is read")
+        word, words = fsdp_words(said, "fsdp")
+        name = FSDP[word]
         draft.parts.axis(name, draft.divided(draft.options.world_size, 1, "FSDP"))
         draft.parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
         if steps > 1 and name in ("zero3", "fsdp_no_reshard"):

@@ -14,7 +14,6 @@ from typing import Any
 from placealg.errors import InputError, shown
 from placealg.importers.draft import Draft
 from placealg.importers.model import model_of_fields
-from placealg.importers.reading import ADAPTED_STAND_IN
 from placealg.models.adapters import linear_ops
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
@@ -50,14 +49,16 @@ def read_adapters(draft: Draft, keys: AdapterKeys) -> None:
     """[adapters] of the strategy: called when the model is known."""
     said = draft.said
     model = model_beside(draft)
-    modules = dict(_modules(model))
+    modules = dict(_modules(model)) if model else {}
     for key, value in ((keys.targets_key, keys.targets), (keys.whole_key, keys.whole or ())):
         if not isinstance(value, (str, Sequence)):
             raise said.refuse(key, f"{key} is {shown(value)}: expected a list of modules")
+    if model is None:
+        _as_said(draft, keys)
+        return
     chosen, unknown = _chosen(keys.targets, modules)
     if not chosen:
-        raise said.refuse(keys.targets_key, f"{keys.targets_key} names no linear module of {model.name}",
-                          "" if draft.options.model or draft.model else "--model says which modules there are")
+        raise said.refuse(keys.targets_key, f"{keys.targets_key} names no linear module of {model.name}")
     draft.parts.say("adapters", "match", _patterns(chosen, modules))
     draft.parts.say("adapters", "rank", keys.rank)
     said.read(keys.rank_key, f"[adapters] rank = {keys.rank}")
@@ -80,13 +81,27 @@ def read_adapters(draft: Draft, keys: AdapterKeys) -> None:
         _quantised(draft, keys, modules)
 
 
-def model_beside(draft: Draft) -> Model:
-    """The model that the file or the command line names; where there is none, one with the modules of Llama."""
-    known: str | Mapping[str, Any] | None = draft.options.model or draft.model
+def _as_said(draft: Draft, keys: AdapterKeys) -> None:
+    """[adapters] by the names that the file has, which --model makes those of its products."""
+    words = [keys.targets] if isinstance(keys.targets, str) else [str(word) for word in keys.targets]
+    draft.parts.say("adapters", "match", words)
+    draft.parts.say("adapters", "rank", keys.rank)
+    draft.said.read(keys.rank_key, f"[adapters] rank = {keys.rank}")
+    draft.said.read(keys.targets_key, "[adapters] match, by the file's names: --model says which products these are")
+    for key in (keys.whole_key, keys.bits_key, keys.dropout_key):
+        if key and draft.said.raw(key):
+            draft.said.unsaid(key, "of which parts of the model, the model says", "--model")
+
+
+def model_beside(draft: Draft) -> Model | None:
+    """The model that the file or the command line names, or one of the same ops; None where it is not read."""
+    known: str | Mapping[str, Any] | None = draft.options.model or draft.model or draft.alike
+    if not known:
+        return None
     if isinstance(known, Mapping):
         return model_of_fields(known, draft.said.document.file)
     try:
-        return resolve_model(known or ADAPTED_STAND_IN)
+        return resolve_model(known)
     except InputError as error:
         raise draft.said.refuse("model", error.what) from None
 

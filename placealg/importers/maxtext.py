@@ -318,6 +318,5 @@ def _model(draft: Draft, other: str) -> None:
         else:
             said.follows("model", f"{shipped}, by the name of {other}")
     else:
-        said.unsaid("model", f"{name or 'sizes of base.yml'}: no configuration that is read; the proof stands on a "
-                             "stand-in", "--model")
+        draft.unread_model(f"{name or 'sizes of base.yml'}: no configuration that is read")
         said.leave("model_name", "no configuration that is read")

@@ -15,6 +15,7 @@ from placealg.importers.megatron_recompute import read_offload, read_recompute
 from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
 from placealg.importers.parts import STAGES
 from placealg.importers.said import Said
+from placealg.importers.tables import default_of, table
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon", "lamb": "lamb"}
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -230,7 +231,7 @@ class Megatron:
                     said.read(key, "kept after forward" if keep else "gathered for each use")
             return ("fsdp_no_reshard" if keep else "zero3"), "use-torch-fsdp2", "FSDP2 of PyTorch"
         if said.has("zero-stage"):
-            self.stage = min(3, said.whole("zero-stage", said.raw("zero-stage"), 0) or 0)
+            self.stage = min(3, said.whole("zero-stage", said.raw("zero-stage"), 0) or self._whole_stage())
             said.leave("use-distributed-optimizer", "DeepSpeed holds the states")
             return STAGES[self.stage], "zero-stage", f"{STAGES[self.stage]} of DeepSpeed"
         for key in ("use-distributed-optimizer", "overlapped-distributed-optimizer"):
@@ -238,6 +239,17 @@ class Megatron:
                 self.stage = 1
                 return "zero1", key, "zero1: the optimizer over ranks of data and context"
         return "dp", "use-distributed-optimizer", "dp: everything is on every rank of data"
+
+    def _whole_stage(self) -> int:
+        """The stage that DeepSpeed makes of 0: in bf16 it sharded the optimizer up to a release."""
+        row = table("deepspeed").keys["stage 0 in bf16"]
+        asked = self.said.options.versions.get("deepspeed", "")
+        if not self.said.flag("bf16"):
+            return 0
+        if not asked:
+            self.said.missing("zero-stage 0 in bf16", f"it is zero1 up to DeepSpeed {row.moved[0].until}, and dp from "
+                              f"{row.moved[0].since} on, which is read", f"--framework deepspeed={row.moved[0].until}")
+        return STAGES.index(str(default_of(row, asked)[0]))
 
     def place_context(self, cp: int, sp: int) -> None:
         """Context parallelism by how keys and values travel, and Ulysses of DeepSpeed."""
@@ -308,6 +320,10 @@ class Megatron:
             draft.size("b", key, "sequences of a microbatch", micro)
         if said.has("seq-length"):
             draft.size("s", "seq-length", "tokens of a sequence")
+        elif said.has("max-length") and said.number("max-length"):
+            draft.size("s", "max-length", "longest sequence")
+        else:
+            said.unsaid("seq-length", "another file or the data decides: s stays symbolic", "--set s=N")
         if (count := said.number("num-micro-batches")) is not None:
             draft.accumulation(count, "num-micro-batches")
             return

@@ -40,20 +40,22 @@ def read_megatron_adapters(draft: Draft, rank_key: str, rank: int, targets_key: 
     """[adapters] of the strategy: called when the model is known."""
     said = draft.said
     model = model_beside(draft)
-    here = {op.rpartition("layer.")[2] for op in linear_ops(model.graph)}
+    here = {op.rpartition("layer.")[2] for op in linear_ops(model.graph)} if model else {
+        op for ops in MODULES.values() for op in ops}
+    name = model.name if model else "Megatron-LM"
     modules = LATENT if "attn.q_rope" in here else MODULES
     words = [inner for word in targets for inner in (NEMO.get(word) or (tuple(modules) if word == ALL else (word,)))]
     unknown = [word for word in words if word not in modules]
     if unknown:
-        raise said.refuse(targets_key, f"{targets_key} names {unknown[0]}, which is no linear module of {model.name}: "
+        raise said.refuse(targets_key, f"{targets_key} names {unknown[0]}, which is no linear module of {name}: "
                                        f"there is {', '.join((*modules, *NEMO, ALL))}")
-    experts = any(op.kind == "route" for op in model.graph.ops)
+    experts = model is not None and any(op.kind == "route" for op in model.graph.ops)
     if experts and any(word.startswith("linear_fc") for word in words):
         raise said.refuse(targets_key, "adapters beside the grouped products of experts, which is not read",
                           "adapters of attention alone are")
     chosen = [op for word in dict.fromkeys(words) for op in modules[word] if op in here]
     if not chosen:
-        raise said.refuse(targets_key, f"{targets_key} names no linear module of {model.name}")
+        raise said.refuse(targets_key, f"{targets_key} names no linear module of {name}")
     draft.parts.say("adapters", "match", list(dict.fromkeys(chosen)))
     draft.parts.say("adapters", "rank", rank)
     said.read(rank_key, f"[adapters] rank = {rank}")

@@ -146,16 +146,16 @@ def read_scales(draft: Draft, said: Said) -> None:
 def _scaled(draft: Draft, said: Said, on: list[str]) -> tuple[tuple[str, ...], str]:
     """(patterns of the linear ops whose inputs have a scale from a history, "") or ((), why there are none)."""
     recipe = said.choice(RECIPE, str(said.value(RECIPE)), RECIPES) if on else ""
-    model = draft.options.model or draft.model
     if not on or "fp4-format" in on:
         return (), ""
     if recipe != RECIPES[0]:
         return (), f", which {recipe} makes of what a tensor holds now"
     if said.flag(ONLY_TP):
         return (), ": ranks of data have scales of their own, which no strategy says"
+    model = model_beside(draft)
     if model is None:
         return (), ": no sizes say which linears there are"
     if "adapters" in draft.parts.tables:
         return (), ": those of adapters are not read"
-    ops = linear_ops(model_beside(draft).graph)
+    ops = linear_ops(model.graph)
     return tuple(p for p in LINEARS if any(matches(p, name) for name in ops)), ""

@@ -13,9 +13,9 @@ from placealg.importers.command_line import HOLDS, Flags, Launch, Open, devices,
 from placealg.importers.document import Document, Key, written
 from placealg.importers.draft import Draft
 from placealg.importers.megatron import Megatron
-from placealg.importers.names import kind_without_graph
+from placealg.importers.megatron_entries import SWIFT, check_entry, check_recipe, trains
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
-from placealg.importers.shell import CLOSE, OPEN, Script, follow
+from placealg.importers.shell import CLOSE, OPEN, Command, Script, follow
 
 MARKS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "num-layers", "hidden-size", "micro-batch-size",
          "model-parallel-size", "num-attention-heads", "use-distributed-optimizer", "context-parallel-size",
@@ -28,8 +28,6 @@ REQUIRED = frozenset((
     "zero-stage", "data-parallel-sharding-strategy", "recompute-granularity", "recompute-method",
     "recompute-num-layers", "optimizer-offload-fraction", "num-distributed-optimizer-instances", "optimizer",
     "use-distributed-optimizer", "num-experts"))
-SWIFT = ("sft", "pt", "rlhf", "dpo", "kto", "grpo")
-BRIDGE = ("megatron_bridge", "megatron-bridge", "nemo_run", "setup_experiment", "run_recipe", "run_script.py")
 
 
 def read_command(words: Sequence[str], options: Options, file: str = "command line") -> Reading:
@@ -46,7 +44,9 @@ def read_script(document: Document, options: Options) -> Reading:
 
 def chosen_launch(script: Script, document: Document, options: Options) -> Launch:
     """The one launch of a script, or the one that --launch names; else the variable that holds the flags."""
-    found = [c for c in script.commands if _marks(c.words) >= 2 or _trains(c.words)]
+    launches = [(c, launch_of(c.words, document.file, "")) for c in script.commands]
+    known = [c for c, launch in launches if launch.script and trains(launch.script, launch.flags.data)]
+    found = known or [c for c in script.commands if _marks(c.words) >= 2]
     if len(found) > 1:
         different = {tuple(w for w in c.words) for c in found}
         if options.launch:
@@ -58,11 +58,19 @@ def chosen_launch(script: Script, document: Document, options: Options) -> Launc
             raise refusal(f"{len(found)} launches (lines {lines})", f"{document.file}:{found[0].line}",
                           "--launch 1 takes the first")
     if found:
-        if _marks(found[0].words) < 1:
-            inner = _variable(script)
-            if inner is None:
-                raise refusal("its launch holds no flags of Megatron-LM", f"{document.file}:{found[0].line}")
-        return launch_of(found[0].words, document.file, document.text)
+        command = found[0]
+        launch = launch_of(command.words, document.file, document.text)
+        if _marks(command.words) < 1:
+            raise _without_flags(command, "its launch holds no flags of Megatron-LM", document.file)
+        return replace(launch, empty=command.empty)
+    for command, launch in launches:
+        check_recipe(launch, f"{document.file}:{command.line}")
+        told = launch.script.endswith(".py") or launch.script in SWIFT or Path(command.words[0]).name not in LAUNCHERS
+        if not told and (_open_names(command) or command.empty):
+            raise _without_flags(command, "what its launch runs is not told", document.file)
+    experiment = script.variables.get("EXP")
+    if isinstance(experiment, str) and experiment.endswith((".yaml", ".yml")):
+        raise refusal("a launch of Primus, whose file decides", document.file, f"give {experiment}")
     flags = _variable(script)
     if flags is None:
         raise refusal("no launch of Megatron-LM is found", document.file,
@@ -70,13 +78,25 @@ def chosen_launch(script: Script, document: Document, options: Options) -> Launc
     return launch_of(flags, document.file, document.text)
 
 
+LAUNCHERS = ("torchrun", "deepspeed", "srun", "mpirun", "python", "python3", "accelerate")
+"""Commands that run what stands behind them."""
+
+
+def _open_names(command: Command) -> list[str]:
+    """The variables of a command that nothing sets, each a whole word of it."""
+    return [found[1] for word in command.words if (found := HOLDS.fullmatch(word)) and found[1].isidentifier()]
+
+
+def _without_flags(command: Command, what: str, file: str) -> InputError:
+    """The refusal of a launch that has no flags, by the variables that would bring them."""
+    names = [*_open_names(command), *command.empty]
+    why = f": {' and '.join(f'${name}' for name in names)} came out empty" if names else ""
+    return refusal(f"{what}{why}", f"{file}:{command.line}", f"--env {names[0]}=VALUE sets it" if names else "")
+
+
 def _marks(words: Sequence[str]) -> int:
     flags, _ = flags_of(words)
     return sum(mark in flags for mark in MARKS)
-
-
-def _trains(words: Sequence[str]) -> bool:
-    return any(re.search(r"(?:^|/)(?:pretrain|finetune)_\w+\.py$", w) for w in words)
 
 
 def _variable(script: Script) -> list[str] | None:
@@ -96,17 +116,15 @@ def _of_launch(launch: Launch, script: Script, options: Options, text: str) -> R
     draft = Draft("megatron", flags, options)
     draft.said = said = Flags(draft.said.table, flags, options)
     said.required = REQUIRED
-    stem = Path(launch.script).stem
-    name = re.sub(r"^(pretrain|finetune|train|test|run)_|_(train|pretrain)$", "", stem)
-    if kind := kind_without_graph(name) or kind_without_graph(stem):
-        raise refusal(f"{launch.script} trains {kind}, of which there is no op graph", flags.file)
-    if any(word in launch.script or any(word in w for w in launch.launcher) for word in BRIDGE):
-        raise refusal(f"{launch.script or launch.launcher[0]} is a recipe of Megatron-Bridge in Python, which decides "
-                      "what the flags leave open", flags.file, "give the arguments that it prints at its start")
-    if _marks([f"--{key}" for key in flags.data]) < 1 and not _trains([launch.script]):
+    check_entry(launch, options)
+    if _marks([f"--{key}" for key in flags.data]) < 1 and not (
+            launch.script and trains(launch.script, flags.data)):
         raise refusal("no launch of Megatron-LM: its flags are others", flags.file)
     _open_words(draft, launch, script)
     world = devices(launch, {**script.variables, **options.env})
+    if launch.script in SWIFT[2:]:
+        said.approximated("rlhf-type", f"{launch.script}: another loss, and a second model beside this one: both are "
+                                       "left out")
     front = SWIFT_DEFAULTS if launch.script in SWIFT else SLIME_DEFAULTS if "actor-num-nodes" in flags.data else {}
     if front:
         world = _of_front(draft, launch, script, front) or world
@@ -165,6 +183,9 @@ def _open_words(draft: Draft, launch: Launch, script: Script) -> None:
         if placing:
             raise refusal(f"whether --{placing[0]} is given depends on what cannot be decided ({name})",
                           said.document.file, "--env sets the variables of its condition")
+    for name in launch.empty:
+        said.lists["unsaid"].append(ReadingItem(said.document.file, 0, f"${name}", "", "comes out empty: it brings no "
+                                                "flags", f"--env {name}=..."))
     for name, line in script.open.items():
         if any(name in w for w in whole):
             said.lists["unsaid"].append(ReadingItem(

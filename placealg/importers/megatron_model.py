@@ -16,14 +16,18 @@ FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", 
          "num-query-groups", "kv-channels", "max-position-embeddings", "position-embedding-type",
          "use-rotary-position-embeddings", "no-position-embedding", "normalization", "swiglu", "squared-relu",
          "disable-bias-linear", "add-qkv-bias", "qk-layernorm", "untie-embeddings-and-output-weights", "vocab-size",
-         "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts", "moe-router-topk", "moe-ffn-hidden-size",
-         "moe-layer-freq", "moe-shared-expert-intermediate-size", "multi-latent-attention", "seq-length", *LATENT,
-         "moe-shared-expert-gate", "moe-router-score-function", "moe-router-num-groups", "moe-router-group-topk")
+         "padded-vocab-size", "pad-vocab-size-to", "make-vocab-size-divisible-by", "num-experts", "moe-router-topk",
+         "moe-ffn-hidden-size", "moe-layer-freq", "moe-shared-expert-intermediate-size", "multi-latent-attention",
+         "seq-length", *LATENT, "moe-shared-expert-gate", "moe-router-score-function", "moe-router-num-groups",
+         "moe-router-group-topk")
 OTHER = ("attention-head-type", "glu-activation", "use-rms-norm", "use-post-ln", "parallel-attn", "parallel-layernorm",
+         "parallel-attention", "use-parallel-residual",
          "num-attention-heads-kv", "num-key-value-heads", "embed-layernorm", "use-alibi-position-embeddings",
          "apply-residual-connection-post-layernorm", "window-size", "window-attn-skip-freq", "is-hybrid-model",
          "hybrid-attention-ratio", "hybrid-override-pattern", "heterogeneous-layers-config-path", "softmax-type")
 """Flags, some of forks, that make other blocks than those of a family that is read."""
+
+SILENT = "the flags hold no sizes of a network"
 
 NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
          "n_positions": "max_position_embeddings", "n_inner": "intermediate_size"}
@@ -41,13 +45,16 @@ def read_model(draft: Draft, said: Said, tp: int) -> None:
     if matching:
         draft.model = matching
         _tell(said, f"of the model: all sizes agree with {matching}")
-    elif found and found.get("vocab_size"):
+    elif found:
         draft.model = found
         _tell(said, "of the model")
+        if not found.get("vocab_size"):
+            said.unsaid("vocab-size", "the tokenizer decides the vocabulary: V stays symbolic", "--set V=N")
     else:
-        option = "--model" if why else "--key vocab-size=N, or --model"
-        why = why or f"{found['model_type']}, but the tokenizer decides the vocabulary"
-        said.unsaid("model", f"{why}: the proof stands on a stand-in", option)
+        if why == SILENT and not named:
+            said.unsaid("model", f"{why}: figures and proof stand on an abstract network or a stand-in", "--model")
+        else:
+            draft.unread_model(f"{named}: its config.json is not here" if named else why)
         _tell(said, "of a model that is not read")
 
 
@@ -64,7 +71,7 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
     """(the fields of a config.json, "") or ({}, why there are none)."""
     layers, hidden, heads = (said.number(f) for f in ("num-layers", "hidden-size", "num-attention-heads"))
     if not layers or not hidden or not heads:
-        return {}, "the flags hold no sizes of a network"
+        return {}, SILENT
     other = next((flag for flag in OTHER if said.raw(flag) not in (*OFF, "multihead", "vanilla")), "")
     if other:
         return {}, f"{other} makes blocks of no family that is read"
@@ -89,6 +96,8 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
     if family == "gpt2":
         old = {value: key for key, value in NAMES.items()}
         gpt = {old.get(name, name): value for name, value in fields.items()}
+        if not (said.number("max-position-embeddings") or said.number("seq-length")):
+            return {}, "the flags do not say how many positions are learned"
         return {"model_type": "gpt2", **gpt, "n_positions": said.number("max-position-embeddings") or said.number(
             "seq-length"), **tied}, ""
     if not family or (family == "stablelm" and head not in (None, hidden // heads)):
@@ -121,7 +130,7 @@ def _dense(said: Said, *, rope: bool, rms: bool, swiglu: bool, plain: bool,
 
 
 def _vocabulary(said: Said, tp: int) -> dict[str, int]:
-    padded = said.number("padded-vocab-size")
+    padded = said.number("padded-vocab-size") or said.number("pad-vocab-size-to")
     if padded:
         return {"vocab_size": padded}
     asked = said.options.settings.get("vocab-size")

@@ -13,6 +13,9 @@ ALONE = "standalone-embedding-stage"
 ZERO_BUBBLE = ("enable-zbh1-pipeline", "enable-zbh1-exact-semantics")
 """The flags of Megatron-DeepSpeed for ZB-H1, and for backwards that are all split, as in the paper."""
 
+PARTITION = "pp-partition-method"
+"""How DeepSpeed's pipeline divides layers among stages (Megatron-DeepSpeed)."""
+
 VIRTUAL = ("num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank")
 
 
@@ -20,7 +23,7 @@ def read_pipeline(draft: Draft, said: Said, pp: int) -> int | None:
     """Put the pipeline in; the answer is the number of layers, None where the flags do not say it."""
     layers = said.number("num-layers")
     if pp == 1:
-        for key in ("pipeline-model-parallel-size", *VIRTUAL, *UNEVEN, *ZERO_BUBBLE, ALONE):
+        for key in ("pipeline-model-parallel-size", *VIRTUAL, *UNEVEN, *ZERO_BUBBLE, ALONE, PARTITION):
             said.leave(key, "no pipeline")
         return layers
     layout = _layout(said, pp, layers)
@@ -84,9 +87,11 @@ def _stages(said: Said, pp: int, chunks: int, layers: int | None) -> list[int]:
     """The layers of each stage where they are not even; [] where they are, or are not known."""
     first, last = said.number(UNEVEN[2]), said.number(UNEVEN[3])
     less = [said.flag(UNEVEN[0]), said.flag(UNEVEN[1])]
+    if said.has(PARTITION):
+        less = _partition(said, pp, layers, less)
     if not any((first, last, *less)):
         return []
-    key = next(k for k in UNEVEN if said.has(k))
+    key = next((k for k in UNEVEN if said.has(k)), PARTITION)
     if layers is None:
         raise said.refuse(key, f"{key} of a number of layers that is not said")
     count = pp * chunks
@@ -99,10 +104,21 @@ def _stages(said: Said, pp: int, chunks: int, layers: int | None) -> list[int]:
         stages, rest = _ends(pp, chunks, layers, first, last)
     if rest or min(stages) < 0 or 0 in stages[1:-1]:
         raise said.refuse(key, f"{layers} layers do not make {count} stages so")
-    for name in UNEVEN[:4]:
+    for name in (*UNEVEN[:4], PARTITION):
         if said.has(name):
             said.read(name, f"[schedule] stages = {stages}")
     return stages
+
+
+def _partition(said: Said, pp: int, layers: int | None, less: list[bool]) -> list[bool]:
+    """Whether the ends count as layers by DeepSpeed's partition; one that is not even is approximated."""
+    method = str(said.raw(PARTITION)).strip("'\"").lower()
+    ends = method == "type:transformer|embedding"
+    if (ends or method == "type:transformer") and layers is not None and (layers + 2 * ends) % pp == 0:
+        said.read(PARTITION, "the embedding and the logits count as a layer each" if ends else "layers alone count")
+        return [ends, ends]
+    said.approximated(PARTITION, "stages of as many layers each, where DeepSpeed balances what it counts")
+    return less
 
 
 def _ends(pp: int, chunks: int, layers: int, first: int | None, last: int | None) -> tuple[list[int], int]:

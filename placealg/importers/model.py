@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
 from placealg.importers.reading import Reading
 from placealg.models.config import has_style, resolve_model
 from placealg.models.losses import with_loss
@@ -48,7 +50,10 @@ def run_as(reading: Reading, model: Model) -> Model:
 
 
 def model_of_fields(fields: Mapping[str, Any], name: str, **options: Any) -> Model:
-    """The model of the fields of a config.json, called `name`."""
+    """The model of the fields of a config.json, called `name`; its vocabulary is open where they give none."""
+    if fields.get("vocab_size") is None:
+        model = model_of_fields({**fields, "vocab_size": 2**20}, name, **options)
+        return replace(model, sizes=FrozenMap({n: size for n, size in model.sizes.items() if n != "V"}))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{Path(name).stem or 'model'}.json"
         path.write_text(json.dumps(dict(fields)), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -25,6 +26,21 @@ def shipped_name(framework: str, name: str) -> str:
     table = _names()[framework]
     known = str(table.get(name) or table.get(name.lower()) or "")
     return known or (published_id(name) if framework == "huggingface" else "")
+
+
+def alike_name(name: str) -> str:
+    """A shipped or published model of the same ops as one of huggingface.co, by its name; "" where that tells none.
+
+    One of the same size goes before the others.
+
+    >>> alike_name("Qwen/Qwen2.5-Coder-7B-Instruct"), alike_name("mine/llama")
+    ('Qwen/Qwen2.5-7B', '')
+    """
+    word = name.rpartition("/")[2].lower()
+    found: list[str] = next((models for pattern, models in _names()["alike"].items() if fnmatchcase(word, pattern)), [])
+    size = re.search(r"(?<![\w.])\d+(?:\.\d+)?[bm](?![a-z])", word)
+    same = [model for model in found if size and re.search(rf"(?<![\w.]){re.escape(size[0])}(?![a-z])", model.lower())]
+    return [*same, *found][0] if found else ""
 
 
 def kind_without_graph(name: str) -> str:

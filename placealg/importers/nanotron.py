@@ -152,18 +152,15 @@ def _model(draft: Draft) -> None:
     kinds = [k for k in config if k.startswith("is_") and k.endswith("_config") and config[k] is True]
     kind = kinds[0].removeprefix("is_").removesuffix("_config") if kinds else "llama"
     if not kinds and "rms_norm_eps" not in config and (alien := next((k for k in config if ALIEN.search(k)), "")):
-        said.missing("model", f"a family that is not named and has {alien}, which no llama has: the proof stands on a "
-                             "stand-in", "--model")
+        draft.unread_model(f"a family that is not named and has {alien}, which no llama has")
         return
     if found := kind_without_graph(kind):
         raise said.refuse(f"{key}.{kinds[0]}", f"model {kind} is {found}, of which there is no op graph")
     if config.get("moe_config"):
-        said.approximated(f"{key}.moe_config", "experts of Nanotron are no configuration that is read: the proof "
-                                               "stands "
-                                               "on a stand-in")
+        draft.unread_model("experts of Nanotron are no configuration that is read")
         return
     if kind not in ("llama", "qwen2"):
-        said.missing("model", f"{kind} is no family that is read from here: the proof stands on a stand-in", "--model")
+        draft.unread_model(f"{kind} is no family that is read from here")
         return
     if kind == "qwen2" and (config.get("attention_bias") or config.get("_use_qk_norm")):
         said.approximated(f"{key}.{kinds[0]}", "read as llama: without biases of q, k and v, and without norms of "

@@ -232,7 +232,7 @@ class _Nemo(Said):
             self.made["fp8-format"] = "hybrid"
         here: Any = document.get(("model",)) or {}
         self.keys = {k.replace("_", "-"): k for k in SAME} | {
-            flag: key for key, flag in FLAGS.items() if key in here or key.replace("_", "-") != flag}
+            flag: key for key, flag in FLAGS.items() if key in here or flag.replace("-", "_") not in SAME}
 
     def path(self, key: str) -> Key:
         sources = {"use-distributed-optimizer": ("model", "optim", "name"), "optimizer": ("model", "optim", "name"),

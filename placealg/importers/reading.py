@@ -43,9 +43,6 @@ class ReadingItem:
                 **({"option": self.option} if self.option else {})}
 
 
-ADAPTED_STAND_IN = "llama-3-8b"
-"""The model on which a reading with adapters stands that names none."""
-
 LISTS: Mapping[str, str] = {
     "read": "what a key became in the strategy",
     "unsaid": "what the file does not decide: who does, and which option supplies it",
@@ -61,7 +58,8 @@ class Reading(Source):
 
     `expression` is the catalogue's word for it, without what stands in tables of its own. `model` is the name of a
     shipped configuration, the fields of a config.json, or None; `sizes` are b, s and the like; `runs` are the options
-    of the model that the file decides, `flash` and `dropout`, and how its `loss` is run.
+    of the model that the file decides, `flash` and `dropout`, and how its `loss` is run. `unread` says why a model of
+    which the file speaks is not read, and `alike` names one of the same ops that stands in its place.
     """
 
     format: str
@@ -79,6 +77,8 @@ class Reading(Source):
     texts: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     options: Options | None = field(default=None, compare=False, repr=False)
     runs: Mapping[str, Any] = field(default_factory=dict)
+    unread: str = ""
+    alike: str = ""
 
     @property
     def accumulates(self) -> bool:
@@ -110,13 +110,18 @@ class Reading(Source):
 
     @property
     def stand_in(self) -> str:
-        """The model on which a reading stands that names none: one that has what its groups and dims speak of."""
+        """The model on which a reading stands that names none: one that has what its groups and dims speak of.
+
+        A model of which the file speaks, and that is not read, is an InputError.
+        """
         if self.model is not None:
             return ""
+        if self.unread:
+            raise InputError(self.unread, where=Path(self.file).name)
         if any("dense_ffn" in dims for dims in self.strategy.dims.values()):
             return "deepseek-v3"
-        if self.strategy.option("adapters", "match"):
-            return ADAPTED_STAND_IN
+        if self.alike:
+            return self.alike
         return "gpt" if self.strategy.groups else ""
 
     @property

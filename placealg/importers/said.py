@@ -14,9 +14,11 @@ from placealg.importers.kinds import kind_of, says_nothing
 from placealg.importers.reading import Options, ReadingItem, refusal
 from placealg.importers.tables import Format, default_of
 
-SUSPICIOUS = re.compile(r"parallel|shard|pipe(?!line_tag)|recomp|checkpoint.?act|activation.?(checkpoint|offload)|"
-                        r"offload|zero(?!_grad)|expert|moe|fp8|dpp|remat|(?<![a-z])(?:tp|pp|dp|cp|ep|sp)[._-]?(?:size|degree)",
-                        re.IGNORECASE)
+SUSPICIOUS = re.compile(r"parallel(?![_-]?(?:attn|attention|residual|block))|model.?parallel|shard|recomp|"
+                        r"pipe(?!line_tag)|"
+                        r"checkpoint.?act|activation.?(checkpoint|offload)|offload|"
+                        r"zero(?![_-]?(?:grad|cent|point|pad|shot|init))|expert|moe|fp8|dpp|remat|"
+                        r"(?<![a-z])(?:tp|pp|dp|cp|ep|sp)[._-]?(?:size|degree)", re.IGNORECASE)
 """What a key is called that may place something; one that no table knows is refused rather than passed over."""
 
 

@@ -193,7 +193,9 @@ class _ScriptRun(Words):
         if first in _STATEMENTS:
             self.statement(first, words[1:], certain)
             return True
+        self.empty = []
         fields = [f for token in words for f in self.expand(token)]
+        empty = tuple(dict.fromkeys(self.empty))
         if not fields:
             return None
         if fields[0] in self.functions and self.depth < 20:
@@ -207,24 +209,32 @@ class _ScriptRun(Words):
             self.script.files["".join(self.expand(ShellToken(node.target, 0)))] = self.text(node.body, words[0].line)
         if fields[0] in ("echo", "printf", "cat", "tee", "mkdir", "cd", "exit"):
             return True
-        self.launch(fields, words[0].line, certain, node.body)
+        self.launch(fields, words[0].line, certain, node.body, empty)
         return None
 
-    def launch(self, fields: list[str], line: int, certain: bool, body: str) -> None:
+    def launch(self, fields: list[str], line: int, certain: bool, body: str, empty: tuple[str, ...]) -> None:
         """Keep a command; one that hands a text to another shell is followed into it."""
         for at, word in enumerate(fields):
             inner = fields[at + 1] if at + 1 < len(fields) else ""
             if word in ("-c", "-lc", "-ec", "-xc") and at and fields[at - 1] in SHELLS and self.depth < 20:
-                self.depth += 1
-                self.block(parse_script(inner, self.script.file), certain)
-                self.depth -= 1
+                self.inner(inner, certain)
                 return
         if body and fields[0] in (*SHELLS, "sbatch", "srun") and self.depth < 20:
-            self.depth += 1
-            self.block(parse_script(body, self.script.file), certain)
-            self.depth -= 1
+            self.inner(body, certain)
             return
-        self.script.commands.append(Command(tuple(fields), line, certain))
+        self.script.commands.append(Command(tuple(fields), line, certain, empty))
+
+    def inner(self, text: str, certain: bool) -> None:
+        """Follow a text that a shell is given; one with open parts that is no script so is open as a whole."""
+        try:
+            nodes = parse_script(text, self.script.file)
+        except InputError:
+            if OPEN in text:
+                return
+            raise
+        self.depth += 1
+        self.block(nodes, certain)
+        self.depth -= 1
 
     def statement(self, name: str, words: list[ShellToken], certain: bool) -> None:
         if name in ("source", "."):
@@ -232,9 +242,7 @@ class _ScriptRun(Words):
         elif name == "eval":
             inner = " ".join(f for token in words for f in self.expand(token))
             if self.depth < 20:
-                self.depth += 1
-                self.block(parse_script(inner, self.script.file), certain)
-                self.depth -= 1
+                self.inner(inner, certain)
         elif name == "shift":
             del self.arguments[:1]
         elif name == "unset":

@@ -172,6 +172,10 @@ class _Lexer:
         start = self.line
         self.at += 1
         while self.at < len(self.text) and self.text[self.at] != sign:
+            if sign == '"' and self.text.startswith("$(", self.at):
+                self.at += 1
+                self.balanced("(", ")")
+                continue
             if self.text[self.at] == "\\" and sign == '"':
                 self.at += 1
             self.line += self.text[self.at:self.at + 1] in ("\n", "\x00")

@@ -23,11 +23,15 @@ _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*#?$!-]+)(?:\[([^\]]*)\])?(.*)\Z",
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command that the script would run: its words, the line it begins on, and whether it is certain to."""
+    """A command that the script would run: its words, the line it begins on, and whether it is certain to.
+
+    `empty` are the variables among its words that come out empty.
+    """
 
     words: tuple[str, ...]
     line: int
     certain: bool = True
+    empty: tuple[str, ...] = ()
 
 
 @dataclass
@@ -48,7 +52,7 @@ class Words:
 
     def __init__(self, script: Script, arguments: tuple[str, ...]):
         self.script, self.arguments = script, list(arguments)
-
+        self.empty: list[str] = []
 
     def opened(self, name: str, line: int) -> str:
         """Open text, by the name of what leaves it open."""
@@ -175,7 +179,13 @@ class Words:
         values = self.look(name[0], None, line)
         if values is None:
             return [self.opened(name[0], line)] if name[0] not in "?!$-" else ["0"], name.end()
+        self.note(name[0], values)
         return values, name.end()
+
+    def note(self, name: str, values: list[str]) -> None:
+        """Keep the name of a variable that comes out empty."""
+        if name.isidentifier() and not any(value.strip() for value in values):
+            self.empty.append(name)
 
     def scalar(self, name: str) -> str | None:
         """The first field of a variable; None where nothing sets it."""
@@ -200,6 +210,7 @@ class Words:
         if count:
             return [str(len(value)) if index in ("@", "*") else str(len(value[0]))] if value is not None else ["0"]
         if not rest:
+            self.note(name, value if value is not None else ["open"])
             return [self.opened(name, line)] if value is None else value
         operator = re.match(r":?[-=+?]", rest)
         if operator:
@@ -229,9 +240,13 @@ class Words:
 
 
 def _closing(text: str, at: int, left: str, right: str) -> int:
-    """Where the bracket that opens at `at` closes."""
-    depth = 0
+    """Where the bracket that opens at `at` closes; quotes hide round brackets."""
+    depth, quote = 0, ""
     for k in range(at, len(text)):
+        if left == "(" and text[k] in "'\"" and quote in ("", text[k]) and text[k - 1] != "\\":
+            quote = "" if quote else text[k]
+        if quote:
+            continue
         depth += (text[k] == left) - (text[k] == right)
         if depth == 0:
             return k

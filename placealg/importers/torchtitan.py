@@ -71,6 +71,7 @@ def read_titan(document: Document, options: Options, renamed: Mapping[str, str])
     layers = _model(draft)
     degrees = _degrees(draft, keys)
     _replicas(draft, degrees)
+    _backend(draft, degrees)
     old = not any(document.get(("parallelism", n)) is not None for n in ("pipeline_parallel_first_stage_less_layers",
                                                                          "pipeline_parallel_layers_per_stage"))
     if (document.get(("parallelism",)) is None and old) or said.raw("parallelism.pipeline_parallel_split_points"):
@@ -94,10 +95,9 @@ def _model(draft: Draft) -> int | None:
     if not shipped:
         for key in ("model.name", "model.flavor"):
             if said.has(key):
-                said.unsaid(key, f"{name} {flavor} is no configuration that is read: figures stand on a stand-in",
-                            "--model")
+                said.unsaid(key, f"{name} {flavor} is no configuration that is read", "--model")
         if name:
-            said.unsaid("model", f"{name} {flavor} is not read: the proof stands on a stand-in", "--model")
+            draft.unread_model(f"{name} {flavor} is no configuration that is read")
         return None
     draft.model = shipped
     said.read("model.name", f"model {shipped}")
@@ -296,12 +296,7 @@ def _rest(draft: Draft, degrees: Degrees) -> None:
         "activation_checkpoint.selective_ac_option")), "activation_checkpoint.mode",
         "activation_checkpoint.selective_ac_option")
     draft.clip("training.max_norm", said.value("training.max_norm"))
-    if said.renamed:
-        draft.token_mean()
-        said.follows("loss", "[loss] preset = \"token_mean\": sums over all tokens of the step (0cb743558)")
-    else:
-        said.follows("loss", "[loss] mean_of_means: each rank's mean, averaged; token_mean since 0cb743558 of "
-                             "2026-01-25")
+    _loss(draft)
     if said.flag("optimizer.early_step_in_backward"):
         raise said.refuse("optimizer.early_step_in_backward", "updates run inside the backward")
     said.leave("optimizer.early_step_in_backward", "updates follow the backward")
@@ -317,6 +312,36 @@ def _rest(draft: Draft, degrees: Degrees) -> None:
             draft.parts.gather_logits()
         else:
             said.leave(key, "as read" if degrees.tensor > 1 else "no tensor parallelism")
+
+
+def _loss(draft: Draft) -> None:
+    """The loss of a step, as of the file's date: that of --framework, else its keys tell it, else it is the last."""
+    said = draft.said
+    old = [part for part in SECTIONS[1:] if any(
+        str(name).endswith("_degree") for name in said.document.get((part,)) or ())]
+    if old and not said.asked:
+        word, why = "mean_of_means", f"as long as degrees stood in [{old[0]}]; a token mean since 2026-01-25"
+    else:
+        word, why = str(said.default("loss of a step")), "sums over all tokens of the step (0cb743558)"
+    if word == "token_mean":
+        draft.token_mean()
+        said.follows("loss", f"[loss] preset = \"token_mean\": {why}")
+    else:
+        said.follows("loss", f"[loss] mean_of_means: each rank's mean, averaged{f', {why}' if old else ''}")
+
+
+def _backend(draft: Draft, degrees: Degrees) -> None:
+    """Which code places tensors, and whether it takes context parallelism."""
+    said, key = draft.said, "parallelism.spmd_backend"
+    word = said.choice(key, said.raw(key), ("spmd_types", "partial_dtensor", "full_dtensor", "default")) if said.has(
+        key) else ""
+    if degrees.context > 1 and word == "partial_dtensor" and said.default(
+            "partial_dtensor with context parallelism") == "refused":
+        raise said.refuse(key, f"{word} with context parallelism, which torchtitan refuses since 2026-08-19",
+                          "spmd_types takes both")
+    if degrees.context > 1 and word == "full_dtensor":
+        said.unsaid("attention", "full_dtensor takes context parallelism with FlexAttention alone")
+    said.leave(key, "the same placement by other code")
 
 
 def recompute(draft: Draft, mode: str, option: str, mode_key: str, option_key: str) -> None:

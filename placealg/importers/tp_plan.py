@@ -207,13 +207,11 @@ class _Plan:
 
     def shared(self, parts: Mapping[str, Mapping[str, str]]) -> None:
         """Shared experts, whole where no entry splits them, and of a width of their own in some families."""
-        known = self.draft.options.model or self.draft.model
-        if known is None or not parts["experts"]:
-            return
         try:
-            has = set(model_beside(self.draft).graph.dims)
+            model = model_beside(self.draft) if parts["experts"] else None
         except InputError:
             return
+        has = set(model.graph.dims) if model else set()
         if "shared_ffn" in has and self.pick(parts["shared"], UP):
             self.dims.append("shared_ffn")
         elif "shared" in has and "ffn" in self.dims and not self.pick(parts["shared"], UP):
@@ -263,5 +261,4 @@ class _Plan:
                 self.draft.model = name
                 self.said.follows("model", f"{name}, of model_type {self.family}")
                 return
-        self.said.unsaid("model", f"no family that is read is called {self.family or '?'}: the proof stands on a "
-                                  "stand-in", "--model")
+        self.draft.unread_model(f"no family that is read is called {self.family or '?'}")

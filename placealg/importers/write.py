@@ -19,7 +19,8 @@ def written(reading: Reading, model_file: str = "") -> str:
     """The strategy file of a reading; `model_file` is the config.json beside it, if the reading has its own model."""
     text = write_strategy(reading.strategy)
     name, _, tables = text.partition("\n")
-    model = model_file if isinstance(reading.model, Mapping) else reading.model or reading.stand_in
+    own = model_file if model_text(reading) else ""
+    model = own if isinstance(reading.model, Mapping) else reading.model or ("" if reading.unread else reading.stand_in)
     head = [*_comment(reading.headline), name, f"source = {toml_value(Path(reading.file).name)}"]
     head += [f"model = {toml_value(model)}"] if model else []
     if reading.not_covered:
@@ -49,8 +50,9 @@ def written(reading: Reading, model_file: str = "") -> str:
 
 
 def model_text(reading: Reading) -> str:
-    """The config.json of a reading that has the fields of its own model; "" where it has none."""
-    return json.dumps(dict(reading.model), indent=1) + "\n" if isinstance(reading.model, Mapping) else ""
+    """The config.json of a reading that has the fields of its own model; "" where it lacks one of them."""
+    fields = reading.model if isinstance(reading.model, Mapping) else {}
+    return json.dumps(dict(fields), indent=1) + "\n" if fields.get("vocab_size") else ""
 
 
 def _told(item: ReadingItem) -> str:

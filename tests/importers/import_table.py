@@ -125,12 +125,13 @@ def differences(reading: Reading, said: Mapping[str, Any]) -> Iterator[str]:
 
 
 def proved(reading: Reading) -> str:
-    """The verdict on a reading, on its model or on the stand-in of the command line."""
+    """The verdict on a reading, on its model, on the stand-in of the command line, or on Llama where it wants one."""
     from placealg.check.prove import prove
     from placealg.step.derive import derive
 
-    stand_in = reading.stand_in or default_model(reading.strategy)
     try:
+        reading = read(reading.file, model="llama-3-8b") if reading.unread else reading
+        stand_in = reading.stand_in or default_model(reading.strategy)
         model = model_of(reading) or resolve_model(stand_in)
         return str(prove(derive(reading.strategy, model)).verdict)
     except InputError as error:

@@ -246,3 +246,55 @@ def test_a_flag_that_a_comment_cuts_off_is_refused() -> None:
     """Bash takes it for the name of a command, so that the launch lacks it."""
     with pytest.raises(InputError, match="--tensor-model-parallel-size begins a command here"):
         reading_of(f"{' '.join(ARGV)} \\\n# tp \\\n--tensor-model-parallel-size 4\n", "s.sh", Options())
+
+
+QUOTES = ["B=\"$(conda 'shell.bash' \"hook\" 2> /dev/null)\"", "B=\"$('/a b/c' x)\"", "B=\"$(f \"$(g 'h')\")\"",
+          "B=\"x $(f \\\"y\\\" ')') z\"", "eval \"$('/a/conda' 'hook' 2> /dev/null)\""]
+
+
+@pytest.mark.parametrize("inner", QUOTES)
+def test_quotes_inside_quotes_of_a_command_are_read_on(inner: str) -> None:
+    """What a command in quotes makes is open, and the script goes on behind it."""
+    script = follow(f"{inner}\nC=after\n", "s.sh", {})
+    assert script.variables["C"] == "after" and OPEN in str(script.variables.get("B", OPEN))
+
+
+@given(st.recursive(st.sampled_from(["x", "'y z'", '"w"', "$V", "')'"]), lambda inner: st.lists(inner, max_size=3).map(
+    lambda parts: f'"$(f {" ".join(parts)})"'), max_leaves=8))
+@example("\"$('/admin/conda' 'shell.bash' 'hook' 2> /dev/null)\"")
+@settings(max_examples=60, deadline=None)
+def test_drawn_quotes_inside_quotes_are_read_on(word: str) -> None:
+    assert follow(f"B={word}\nC=after\n", "s.sh", {}).variables["C"] == "after"
+
+
+SIZES = "--tensor-model-parallel-size 2 --num-layers 4 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"
+DISTRACTING = "OTHER='--tensor-model-parallel-size 8 --num-layers 96 --hidden-size 128 --micro-batch-size 4'\n"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_variable_that_comes_out_empty_is_said_by_name(seed: int) -> None:
+    """No other variable's value stands in its place: it is unsaid by name, or the refusal names it."""
+    draw = random.Random(seed)
+    name = "".join(draw.choice("ABCDEFGKLMNPQ") for _ in range(5))
+    empty = draw.choice([f"{name}=\n", f"{name}=''\n", f'{name}="  "\n', ""])
+    beside = draw.choice([f" {SIZES}", ""])
+    word = draw.choice([f"${name}", f"${{{name}}}"])
+    script = draw.choice(["pretrain_gpt.py ", ""]) if not beside else "pretrain_gpt.py "
+    text = f"#!/bin/bash\n{DISTRACTING}{empty}torchrun --nproc_per_node 8 {script}{word}{beside}\n"
+    try:
+        reading = reading_of(text, "s.sh", Options())
+    except InputError as error:
+        assert not beside and f"${name}" in str(error) and f"--env {name}=VALUE" in str(error)
+        return
+    assert beside and reading.strategy.mesh.sizes()["tp"] == 2
+    assert any(item.key == f"${name}" for item in reading.unsaid)
+
+
+def test_bloom_divides_its_layers_as_deepspeed_does() -> None:
+    """The embedding and the logits count as a layer each: 70 layers on 12 stages are 5, ten times 6, and 5."""
+    flags = SIZES.replace("--num-layers 4", "--num-layers 70") + " --pipeline-model-parallel-size 12 --deepspeed " \
+        "--zero-stage 0 --pp-partition-method type:transformer|embedding --pad-vocab-size-to 250880"
+    reading = read_words(["pretrain_gpt.py", *flags.split()], Options())
+    assert reading.strategy.option("schedule", "stages") == (5, *[6] * 10, 5)
+    uneven = read_words(["pretrain_gpt.py", *flags.replace(" 70 ", " 68 ").split()], Options())
+    assert any(item.key == "pp-partition-method" for item in uneven.approximated)

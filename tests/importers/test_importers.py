@@ -213,7 +213,8 @@ def test_a_model_by_the_configuration_in_its_folder(tmp_path: Path) -> None:
     assert reading.model == str(folder / "config.json")
     assert any("of the family qwen3_moe" in item.text for item in reading.read)
     (folder / "config.json").write_text('{"model_type": "mamba"}')
-    reading = read(str(tmp_path / "run.yaml"))
-    assert reading.model is None and any("it has state-space layers" in item.text for item in reading.unsaid)
+    with pytest.raises(InputError, match="it has state-space layers"):
+        read(str(tmp_path / "run.yaml"))
+    assert read(str(tmp_path / "run.yaml"), model="llama-3-8b").model == "llama-3-8b"
     (folder / "config.json").unlink()
     assert any("its config.json is not here" in item.text for item in read(str(tmp_path / "run.yaml")).unsaid)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import placealg as pa
+from placealg.cases.case import read_case
 from placealg.errors import InputError
 from placealg.importers.read import read
 from placealg.importers.reading import Reading
@@ -68,10 +69,16 @@ def test_experts_and_routers_are_no_linear_modules(tmp_path: Path) -> None:
     assert any(item.key == "experts" for item in found.read)
 
 
-def test_a_reading_without_a_model_stands_on_one_with_llama_s_names(tmp_path: Path) -> None:
-    found = reading(tmp_path, AXOLOTL + "lora_target_modules: [gate_proj, W_pack]\n", "mine")
-    assert (found.model, found.stand_in, of(found)) == (None, "llama-3-8b", ("mlp.gate",))
-    assert any("W_pack: no linear module of llama-3-8b" in item.text for item in found.approximated)
+def test_a_model_that_is_not_read_leaves_the_file_s_own_names(tmp_path: Path) -> None:
+    """Targets are as the file says them; --model makes them products of that model, and proofs want it."""
+    text = AXOLOTL + "lora_target_modules: [gate_proj, W_pack]\n"
+    found = reading(tmp_path, text, "mine")
+    assert (found.model, of(found)) == (None, ("gate_proj", "W_pack"))
+    with pytest.raises(InputError, match=r"run.yaml: mine: its config.json is not here; --model config.json gives"):
+        read_case(str(tmp_path / "run.yaml"), None, ())
+    case = read_case(str(tmp_path / "run.yaml"), "llama-3-8b", ())
+    assert case.strategy.option("adapters", "match") == ("mlp.gate",)
+    assert any("W_pack: no linear module of llama-3-8b" in text for text in case.model.left_out)
 
 
 @pytest.mark.parametrize(("text", "message"), [

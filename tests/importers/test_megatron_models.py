@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from placealg.errors import InputError
 from placealg.importers.model import model_of
 from placealg.importers.read import read_words, reading_of
 from placealg.importers.reading import Options
@@ -65,12 +66,23 @@ def test_a_network_of_flags(flags: str, family: str, total: int) -> None:
     LATENT.replace("--qk-layernorm", ""), f"{LLAMA} --num-experts 8 --moe-layer-freq [0]*9",
     f"{LLAMA} --num-experts 8 --moe-layer-freq __import__('os')", f"{LLAMA} --window-size 64,0",
 ])
-def test_a_network_of_no_family_stands_on_a_stand_in(flags: str) -> None:
+def test_a_network_of_no_family_is_not_read(flags: str) -> None:
+    """Nothing stands in its place: proofs and figures want a model."""
     assert read(flags) == ("", 0)
+    with pytest.raises(InputError, match="--model gives the model"):
+        _ = read_words(f"pretrain_gpt.py {SIZES} {flags} --bf16".split(), Options()).stand_in
 
 
-def test_the_tokenizer_decides_the_vocabulary() -> None:
-    assert read(LLAMA, "") == ("", 0)
+@pytest.mark.parametrize(("flags", "family"), [(LLAMA, "llama"), ("--max-position-embeddings 64", "gpt2"),
+                                               (f"{LLAMA} --num-experts 8 --moe-router-topk 2", "mixtral")])
+def test_the_tokenizer_decides_the_vocabulary(flags: str, family: str) -> None:
+    """The model is that of the flags, with a vocabulary that stays a symbol; with its size it is that model."""
+    found = read_words(f"pretrain_gpt.py {SIZES} {flags} --bf16".split(), Options())
+    model, known = model_of(found), read(flags)
+    assert model is not None and (model.family, "V" in model.sizes) == (family, False)
+    assert sum(p.elements.evaluate({**model.sizes, "V": 512}) * {u.name: u.count for u in model.units}[p.unit].evaluate(
+        model.sizes) for p in model.parameters) == known[1]
+    assert any(item.key == "vocab-size" and item.option == "--set V=N" for item in found.unsaid)
 
 
 NEMO = """trainer: {{devices: 8, precision: bf16}}

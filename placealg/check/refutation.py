@@ -54,7 +54,8 @@ def _replays(step: Step, findings: Findings) -> Iterator[Replayed]:
         found = facts(candidate, step.reference)
         replayed = replay(step, found, candidate.verdict.id == "init", known)
         if replayed is not None:
-            yield candidate, *replayed
+            run, outcome = replayed
+            yield candidate, replace(run, mass=facts(candidate, step.reference, run).mass), outcome
 
 
 def _resuming(step: Step, findings: Findings, replays: tuple[Replayed, ...]) -> tuple[Findings, tuple[Replayed, ...]]:

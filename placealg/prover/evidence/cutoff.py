@@ -33,10 +33,11 @@ from placealg.prover.calculus.positions import COUNTER, DEVICE, PEER, UNIT, stag
 from placealg.prover.evidence.certificate import LEMMA as LEMMA_FILE
 from placealg.prover.evidence.certificate import Query, certificate, lemma_query
 from placealg.prover.evidence.logic import or_
-from placealg.prover.examine import Candidate, Findings, examine, siblings
+from placealg.prover.evidence.parts import parts
+from placealg.prover.examine import Candidate, Findings, examine
 from placealg.prover.obligations import obligations
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.op_obligations import network_obligations, sites_of
+from placealg.prover.ops.op_obligations import network_obligations, paths_of, sites_of
 from placealg.prover.symmetry import signature
 from placealg.prover.verdict import (
     BOUNDED,
@@ -287,10 +288,11 @@ def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
     """
     failure, flows = candidate.failure, Flows(step)
     if failure.update and failure.site:
-        known = obligations(step, candidate.group, [failure.site], flows)
-        update = known.updates.get((failure.update.event, failure.site, failure.cases[0]), failure.update)
-        failure = replace(failure, update=update)
-        return replace(candidate, failure=failure, siblings=siblings(failure, known))
+        paths = paths_of(step, candidate.group, flows)
+        known = obligations(step, candidate.group, dict.fromkeys(paths.values()), flows)
+        own = parts(failure, known, paths)
+        return replace(candidate, failure=replace(failure, update=own[0].updates.get(failure.cases[0], failure.update)),
+                       parts=own)
     if failure.held:
         same = (f.held for f in network_obligations(step, flows).failures.values()
                 if (f.obligation, f.event, f.says) == (failure.obligation, failure.event, failure.says))

@@ -16,9 +16,10 @@ from random_nets import some_model, some_step
 from placealg.check.prove import prove
 from placealg.check.refutation import setting
 from placealg.errors import InputError
+from placealg.models.transformer import mlp
 from placealg.prover.evidence.counterexample import WEIGHED, Facts, facts
 from placealg.prover.examine import Candidate, examine
-from placealg.prover.verdict import REFUTED
+from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.simulator import device, execute
 from placealg.simulator.field import PRIME, Number, Residues, residues
 from placealg.simulator.machine import Machine
@@ -184,3 +185,45 @@ def test_a_parameter_with_two_paths_has_no_ratio_of_one() -> None:
     assert found.mass is None
     assert found.got == "through head.logits: 0; through embedding.tokens: 1/(m*tokens_per_cell)"
     assert "through head.logits" in found.explanation and "embedding.tokens" not in found.explanation
+
+
+def cut_off(seed: int) -> tuple[str, Step]:
+    """A random net under a random placement, without the backward of one op: as if its result were detached."""
+    rng, step = Random(seed), None
+    while step is None:
+        try:
+            step = derive(parse_strategy(rng.choice(["dp", "zero1", "zero2", "zero3", "pp", "zero1*pp_zb_h1"])),
+                          some_model(rng, staged=True))
+        except InputError:
+            continue
+    left_out = rng.choice([e for e in step.events if e.on_gradient and e.verb == "compute"])
+    return left_out.path, replace(step, events=tuple(e for e in step.events if e != left_out))
+
+
+def is_zero(path: str, step: Step) -> None:
+    """What is cut off is told as zero, never as undefined, unless what is cut off is zero or behind no parameter."""
+    report = prove(step)
+    found = report.counterexample
+    if report.verdict == PROVED or (all("does not replay" in v.reason for v in report.obligations
+                                       if v.verdict == UNDECIDED) and report.verdict == UNDECIDED):
+        return
+    assert report.verdict == REFUTED and found is not None, (path, report.verdict)
+    assert found.obligation == "gradient" and "undefined" not in found.got, (path, found)
+    assert (found.mass == "0" and "that is zero" in found.explanation) or found.mass is None, (path, found)
+
+
+def test_a_gradient_that_is_cut_off_is_zero() -> None:
+    step = derive(parse_strategy("dp"), mlp())
+    path = "backward.layer.mlp.down.grad.compute"
+    found = prove(replace(step, events=tuple(e for e in step.events if e.path != path))).counterexample
+    assert found and (found.got, found.mass) == ("0", "0")
+    assert found.explanation == "update.layer.weight.update reads a gradient that is zero"
+    for seed in range(6):
+        is_zero(*cut_off(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6))
+def test_whatever_is_cut_off_is_zero(number: int) -> None:
+    for seed in range(100 + 30 * number, 130 + 30 * number):
+        is_zero(*cut_off(seed))

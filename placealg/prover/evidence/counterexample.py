@@ -245,11 +245,13 @@ def _weights(update: Updated, candidate: Candidate, reference: Reference, place:
     share = shares[0] if candidate.followed and all(s == shares[0] for s in shares) else None
     has = told.says if candidate.followed else f"{told.says}, in the layers that are followed"
     wrong = [s is not None and s != Polynomial.number(1) for s in shares]
+    zero, among = not any(s != Polynomial() for s, w in zip(shares, wrong, strict=True) if w), told.among(wrong)
     explanation = (
         f"{at}: the {what} was taken of a gradient that is not the reference's" if fault else
         f"{at} reads a weight that depends on how the tokens are distributed" if own else
-        f"{at} reads a gradient whose contributions{told.among(wrong)} are not each counted once at the reference's "
-        "scale")
+        f"{at} reads a gradient " + (f"whose contributions{among} are zero" if among else "that is zero")
+        if zero and any(wrong) and candidate.followed else
+        f"{at} reads a gradient whose contributions{among} are not each counted once at the reference's scale")
     return has, tell(weighting(want)), _ratio(share), explanation
 
 

@@ -26,6 +26,7 @@ from placealg.prover.evidence.parts import Part, parts
 from placealg.prover.evidence.premises import ask
 from placealg.prover.evidence.solver import SAT, UNSAT, Reply, versions
 from placealg.prover.evidence.vacuity import vacuity
+from placealg.prover.joined import prepared
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
@@ -44,7 +45,6 @@ from placealg.prover.verdict import (
     Verdict,
 )
 from placealg.step.event import MICROBATCH, STEP_PHASES
-from placealg.step.lower import lowered
 from placealg.step.program import LOOPED, Group, Step
 
 OF_OPS = ("forward", "random")
@@ -80,7 +80,7 @@ class Findings:
 
 def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups with equal signatures are checked once."""
-    step = lowered(step)
+    step = prepared(step)
     say("proving the lemmas")
     proved, unproved = _lemmas(step)
     verdicts: list[Verdict] = [vacuity(step)]

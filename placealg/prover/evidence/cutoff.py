@@ -35,6 +35,7 @@ from placealg.prover.evidence.certificate import Query, certificate, lemma_query
 from placealg.prover.evidence.logic import or_
 from placealg.prover.evidence.parts import parts
 from placealg.prover.examine import Candidate, Findings, examine
+from placealg.prover.joined import prepared
 from placealg.prover.obligations import obligations
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, paths_of, sites_of
@@ -50,7 +51,6 @@ from placealg.prover.verdict import (
     Report,
     Verdict,
 )
-from placealg.step.lower import lowered
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
 
@@ -210,7 +210,7 @@ def proofs_of_groups(step: Step) -> int:
     >>> proofs_of_groups(derive(zero1(), abstract()))
     11
     """
-    step = lowered(step)
+    step = prepared(step)
     flows, kinds = Flows(step), set[object]()
     for group in step.reference.groups:
         try:
@@ -227,7 +227,7 @@ def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
     Otherwise its verdict is the first refutation found, or else the first UNDECIDED. A step without axes has no sums to
     write out.
     """
-    step = lowered(step)
+    step = prepared(step)
     runs = tuple(unroll(step, axis) for axis in step.reference.mesh.names)
     if not runs:
         return examine(step), ()

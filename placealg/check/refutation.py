@@ -45,7 +45,7 @@ def refutations(step: Step, findings: Findings) -> Refutations:
     """Every candidate among the findings, run on the simulator."""
     findings, replays = _resuming(step, findings, tuple(_replays(step, findings)))
     replayed = {(c.verdict.id, c.verdict.group): (c, f, o) for c, f, o in replays}
-    return Refutations(findings, tuple(_confirmed(v, replayed) for v in findings.verdicts), replayed)
+    return Refutations(findings, tuple(_confirmed(v, replayed, step) for v in findings.verdicts), replayed)
 
 
 def _replays(step: Step, findings: Findings) -> Iterator[Replayed]:
@@ -54,7 +54,8 @@ def _replays(step: Step, findings: Findings) -> Iterator[Replayed]:
         found = facts(candidate, step.reference)
         replayed = replay(step, found, candidate.verdict.id == "init", known)
         if replayed is not None:
-            yield candidate, *replayed
+            run, outcome = replayed
+            yield candidate, replace(run, mass=facts(candidate, step.reference, run).mass), outcome
 
 
 def _resuming(step: Step, findings: Findings, replays: tuple[Replayed, ...]) -> tuple[Findings, tuple[Replayed, ...]]:
@@ -124,7 +125,7 @@ def setting(step: Step, found: Facts, tokens: int, seed: int) -> Setting:
     return replace(plain, counts=counts, owners=found.owners, at_risk=risk)
 
 
-def _confirmed(verdict: Verdict, replayed: Mapping[tuple[str, str], Replayed]) -> Verdict:
+def _confirmed(verdict: Verdict, replayed: Mapping[tuple[str, str], Replayed], step: Step) -> Verdict:
     if verdict.verdict != REFUTED:
         return verdict
     found = replayed.get((verdict.id, verdict.group))
@@ -132,8 +133,15 @@ def _confirmed(verdict: Verdict, replayed: Mapping[tuple[str, str], Replayed]) -
         return replace(verdict, verdict=UNDECIDED, cls=None, reason="the counterexample is too large to replay")
     if not _differs(found[2], verdict.id == "init"):
         return replace(verdict, verdict=UNDECIDED, cls=None,
-                       reason=f"the counterexample does not replay: {verdict.reason}")
+                       reason=f"the counterexample does not replay: {verdict.reason}{_unclaimed(verdict, step)}")
     return verdict
+
+
+def _unclaimed(verdict: Verdict, step: Step) -> str:
+    """What the prover claims nothing of, so that a refutation need not be one: ranks that a `where` leaves out."""
+    own = [e for e in step.events if e.where and (e.on_tensor or e.group in ("", verdict.group))]
+    own.sort(key=lambda e: (e.verb in RESTRICTED, not e.on_tensor and e.value not in ("grad", "grad_sum")))
+    return f"; of ranks that the `where` of {own[0].path} leaves out nothing is claimed" if own else ""
 
 
 def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts: tuple[Verdict, ...],
@@ -178,6 +186,9 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
         by_token_mean(step, token_mean()) if lead.id == "normalizer" else None, line=lines.get(event, 0),
         tokens=tuple((_cell(step, cell), count) for cell, count in found.counts))
 
+
+RESTRICTED = ("norm", "assign", "update")
+"""The verbs that derived programs restrict to some ranks, too."""
 
 UNHELD_TOLD = HELD[UNHELD]
 """What a counterexample says of a gradient of which the calculus knows nothing on a rank."""

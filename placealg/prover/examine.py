@@ -15,21 +15,22 @@ from typing import Any
 
 import z3
 
+from placealg.frozen import FrozenMap
 from placealg.models.alone import predicting
 from placealg.progress import say
-from placealg.prover.calculus.contribution import Term
-from placealg.prover.calculus.machine import Site, Updated
-from placealg.prover.calculus.microbatches import CASES
+from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import lemmas, symbols
 from placealg.prover.evidence.logic import and_, or_
+from placealg.prover.evidence.parts import Part, parts
 from placealg.prover.evidence.premises import ask
 from placealg.prover.evidence.solver import SAT, UNSAT, Reply, versions
 from placealg.prover.evidence.vacuity import vacuity
+from placealg.prover.joined import prepared
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.op_obligations import WHOLE, network_obligations, sites_of, supposed, unfollowed
+from placealg.prover.ops.op_obligations import WHOLE, network_obligations, paths_of, supposed, unfollowed
 from placealg.prover.schedule import acyclic
 from placealg.prover.symmetry import signature
 from placealg.prover.verdict import (
@@ -44,7 +45,6 @@ from placealg.prover.verdict import (
     Verdict,
 )
 from placealg.step.event import MICROBATCH, STEP_PHASES
-from placealg.step.lower import lowered
 from placealg.step.program import LOOPED, Group, Step
 
 OF_OPS = ("forward", "random")
@@ -55,15 +55,16 @@ PER_GROUP = ("gradient", "normalizer", "view", "update", "invariant", "init", "r
 class Candidate:
     """A possible counterexample: the failure, and a model of it as integers by constant name.
 
-    `siblings` maps first, middle and last to the same update for a token of that microbatch, for m >= 3; one of them is
-    absent if it is ambiguous.
+    `parts` are those of the gradient that the failing update reads, by the paths of the parameter; `followed` says that
+    every event on a tensor could be followed through all layers, so that their weights are those of a run.
     """
 
     verdict: Verdict
     group: Group
     failure: Failure
     model: dict[str, int]
-    siblings: Mapping[str, Updated]
+    parts: tuple[Part, ...] = ()
+    followed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Findings:
 
 def examine(step: Step) -> Findings:
     """Check every obligation of every parameter group; groups with equal signatures are checked once."""
-    step = lowered(step)
+    step = prepared(step)
     say("proving the lemmas")
     proved, unproved = _lemmas(step)
     verdicts: list[Verdict] = [vacuity(step)]
@@ -90,7 +91,8 @@ def examine(step: Step) -> Findings:
     done: dict[object, list[Verdict]] = {}
     for group in step.reference.groups:
         try:
-            sites = sites_of(step, group, flows)
+            paths = paths_of(step, group, flows)
+            sites = tuple(dict.fromkeys(paths.values()))
             if not sites:
                 raise NoRule(group.name, "nothing that runs uses it, so that nothing would be judged")
             key = signature(step, group, sites, flows)
@@ -102,7 +104,7 @@ def examine(step: Step) -> Findings:
                          for v in done[key]]
             continue
         say(f"proving what concerns {group.name}")
-        found, maybe = _examine_group(step, group, sites, flows)
+        found, maybe = _examine_group(step, group, paths, flows)
         verdicts += found
         candidates += maybe
         if not maybe:
@@ -245,21 +247,21 @@ def _unconfirmed(failure: Failure, model: dict[str, int]) -> Candidate:
     """The candidate, for the whole step, of a failure at the sizes of `model`, for a run to confirm."""
     verdict = Verdict(failure.obligation, "", OBLIGATIONS[failure.obligation], REFUTED, BOUNDED, 1, 0.0,
                       failure.says, failure.event, Decided(solver=1))
-    return Candidate(verdict, WHOLE, failure, model, {})
+    return Candidate(verdict, WHOLE, failure, model)
 
 
-def _examine_group(step: Step, group: Group, sites: tuple[Site, ...],
+def _examine_group(step: Step, group: Group, paths: Mapping[Site, Site],
                    flows: Flows) -> tuple[list[Verdict], list[Candidate]]:
     try:
-        generated = obligations(step, group, sites, flows)
+        generated = obligations(step, group, tuple(dict.fromkeys(paths.values())), flows)
     except NoRule as gap:
         return _open(group.name, PER_GROUP, gap), []
     verdicts, candidates = [], []
     for identifier in PER_GROUP:
-        verdict, candidate = _decide(step, group, identifier, generated)
+        verdict, candidate = _decide(step, group, identifier, generated, paths)
         verdicts.append(verdict)
         if candidate:
-            candidates.append(candidate)
+            candidates.append(replace(candidate, followed=not unfollowed(step, flows)))
     return verdicts, candidates
 
 
@@ -268,8 +270,8 @@ def of_ops(step: Step) -> tuple[str, ...]:
     return (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
 
 
-def _decide(step: Step, group: Group, identifier: str,
-            generated: Obligations) -> tuple[Verdict, Candidate | None]:
+def _decide(step: Step, group: Group, identifier: str, generated: Obligations,
+            paths: Mapping[Site, Site] = FrozenMap()) -> tuple[Verdict, Candidate | None]:
     start = time.perf_counter()
     failures = [f for f in generated.failures.values() if f.obligation == identifier]
     possible = [f for f in failures if not z3.is_false(z3.simplify(f.formula))]
@@ -287,7 +289,7 @@ def _decide(step: Step, group: Group, identifier: str,
             failure, model = _smallest(step, possible, answer)
             model = _fewest(step, failure, model)
             verdict = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=failure.event, reason=failure.says)
-            candidate = Candidate(verdict, group, failure, model, siblings(failure, generated))
+            candidate = Candidate(verdict, group, failure, model, parts(failure, generated, paths))
         elif answer.status != UNSAT:
             verdict = replace(verdict, verdict=UNDECIDED, cls=None, reason=answer.reason or "the solver gave up")
     if verdict.verdict == PROVED and generated.open:
@@ -296,20 +298,6 @@ def _decide(step: Step, group: Group, identifier: str,
     if candidate:
         candidate = replace(candidate, verdict=verdict)
     return verdict, candidate
-
-
-def siblings(failure: Failure, generated: Obligations) -> dict[str, Updated]:
-    """Position of the unit's microbatch, for m >= 3 -> the failing update, if it depends on that position only."""
-    update, site = failure.update, failure.site
-    if update is None or site is None:
-        return {}
-    found: dict[str, dict[tuple[Term, ...], Updated]] = {}
-    for case in (c for c in CASES if c.least >= 3):
-        sibling = generated.updates.get((update.event, site, case))
-        if sibling is None:
-            return {}
-        found.setdefault(case.name, {})[sibling.gradient.terms] = sibling
-    return {name: next(iter(one.values())) for name, one in found.items() if len(one) == 1}
 
 
 def in_case(failure: Failure) -> Any:

@@ -91,13 +91,13 @@ class Obligations:
 
     `full`: formulas are made even for instances that their data decide, as a certificate holds them. `facts` counts the
     instances without a formula, by obligation and fact; `data` those that their data decide, for which no formula is
-    made. `updates` are those that are the same for every m of their case.
+    made. `updates` are those that are the same for every m of their case, by event, flag, site and case.
     """
 
     full: bool = False
     failures: dict[Hashable, Failure] = field(default_factory=dict)
     facts: dict[str, Counter[str]] = field(default_factory=dict)
-    updates: dict[tuple[str, Site, Case], Updated] = field(default_factory=dict)
+    updates: dict[tuple[str, str, Site, Case], Updated] = field(default_factory=dict)
     instances: Counter[str] = field(default_factory=Counter)
     data: Counter[str] = field(default_factory=Counter)
     open: list[str] = field(default_factory=list)
@@ -254,7 +254,7 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
     for name, condition in conditions.items():
         for update in run.end.updates:
             if run.whole:
-                found.updates.setdefault((update.event, run.end.site, run.case), update)
+                found.updates.setdefault((update.event, update.flag, run.end.site, run.case), update)
 
             def failure(name: str = name, update: Updated = update,
                         condition: Callable[[Updated], Any] = condition) -> Failure:

@@ -20,6 +20,7 @@ from placealg.simulator.machine import Machine, Table, Team
 from placealg.simulator.matrices import factors
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.operate import operate
+from placealg.simulator.parameters import unset
 from placealg.simulator.pipeline import message, run_stages
 from placealg.step.event import MICROBATCH
 from placealg.step.program import GROUP_VALUES, Event, Node
@@ -55,6 +56,9 @@ def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> N
 
 
 def _act(m: Machine, e: Event) -> None:
+    if e.group and e.verb != "compute" and "grad" in (e.value, e.origin) and m.microbatch is not None and (
+            not m.space.whole and e.tiers[0] == "device"):
+        unset(m, e)
     (operate if e.on_tensor and e.verb not in MESSAGES else EXECUTE[e.verb])(m, e)
 
 

@@ -262,8 +262,13 @@ def _own_seeds(m: Machine, e: Event, rank: int, saved: _OperandsOnRank) -> Box |
 
 
 def gradient(m: Machine, rank: int, name: Name, label: str) -> Box | None:
-    """The sum of what has been contributed to a gradient; garbage where a contribution could not be computed."""
+    """The sum of what has been contributed to a gradient; garbage where a contribution could not be computed.
+
+    The gradient of a tensor to which no op has contributed is 0.
+    """
     found = m.stores[rank].contributions(name, label)
+    if not found and not label and not m.space.whole and (shape := m.stores[rank].shapes.get(name)) is not None:
+        return Box(shape, m.space.zeros([len(at) for at in shape.values()]))
     held = [box for box in found if box is not None]
     if not held:
         return None
@@ -345,6 +350,8 @@ def _redistribute(m: Machine, e: Event) -> None:
         list(team.values()) for _, team in m.teams(e)]
     name = _at(m, e, e.tensor)
     for ranks in teams:
+        if e.on_gradient and not any(m.stores[rank].contributions(name, e.version) for rank in ranks):
+            continue  # 0 stays 0
         boxes: Boxes = [gradient(m, rank, name, e.version) if e.on_gradient else _read(m, e, rank, e.tensor, e.version)
                         for rank in ranks]
         for rank, box in zip(ranks, REDISTRIBUTE[e.verb](_team(m, e, ranks), boxes), strict=True):

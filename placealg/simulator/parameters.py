@@ -98,10 +98,24 @@ def deposit(m: Machine, e: Event, rank: int, name: str, gradient: Box | None) ->
             table[k] = m.garbage() if number is None or before is None else number + before
 
 
+def unset(m: Machine, e: Event) -> None:
+    """Let grad be 0 where the microbatch has added nothing to a parameter of the group; of ops, not of whole units."""
+    slot, group = m.slot(e), m.reference.group(e.group)
+    for rank in m.acting(e):
+        table, touched = m.table("device", "grad", *slot)[rank], m.stores[rank].touched
+        for k, part in enumerate(m.space.parts(group)):
+            if (*slot, part.parameter) not in touched:
+                if m.owns(rank, part.split):
+                    table[k] = Fraction(0)
+                else:
+                    table.pop(k, None)
+
+
 def take(m: Machine, e: Event, rank: int, over: Callable[[Number], Number | None]) -> None:
     """Set grad of a group to what a rank holds of the tensor that moves it, divided: garbage where nothing is held."""
     group, table = m.reference.group(e.group), m.table(e.tiers[1], "grad", *m.slot(e))[rank]
     name = group.parameters[0]
+    m.stores[rank].touched.add((*m.slot(e), name))
     box = m.stores[rank].read((group.taken, m.instance), "")
     found = _spread(m.space, name, box) if box is not None else None
     for k, part in enumerate(m.space.parts(group)):

@@ -22,9 +22,9 @@ class Store:
     """One rank's tensors.
 
     `away` are the copies on other tiers, by tier, name and label. `extents` are the indices of the operands that an
-    op's forward found. `finals` is what each loss has read, `seeds` the number from which its backward starts,
-    `touched` the parameters whose gradient this microbatch has set. A contribution to a gradient that could not be
-    computed is None.
+    op's forward found, `shapes` those of the tensors that were held in the microbatch. `finals` is what each loss has
+    read, `seeds` the number from which its backward starts, `touched` the parameters whose gradient this microbatch has
+    set. A contribution to a gradient that could not be computed is None.
     """
 
     versions: dict[Name, dict[str, Box]] = field(default_factory=dict)
@@ -32,6 +32,7 @@ class Store:
     gradients: dict[Name, dict[str, list[Box | None]]] = field(default_factory=dict)
     kept: dict[Name, Kept] = field(default_factory=dict)
     extents: dict[Name, tuple[Extent, ...]] = field(default_factory=dict)
+    shapes: dict[Name, Extent] = field(default_factory=dict)
     touched: set[tuple[str, int, str]] = field(default_factory=set)
     finals: dict[str, Box | None] = field(default_factory=dict)
     seeds: dict[str, Number | None] = field(default_factory=dict)
@@ -53,6 +54,8 @@ class Store:
             self.versions.get(name, {}).pop(label, None)
         else:
             self.versions.setdefault(name, {})[label] = box
+            if not label:
+                self.shapes[name] = box.extent
 
     def contributions(self, name: Name, label: str) -> list[Box | None]:
         """All contributions to the gradient of a version and of those that derive from it."""

@@ -21,8 +21,10 @@ index i of dim d along an axis, the same for all tensors; a rename carries indic
 rank. A copy made by redistribution has a label: T@tp, and T@tp/cp derived from it. Reading T@tp/cp reads T@tp/cp if it
 is held, else T@tp, else T. What an op keeps beside its result, such as NAME.mask, is a tensor without copies. Every
 (tensor, label) has a gradient, to which backward adds under the label that forward used; reading a gradient takes the
-sum over its label and all that derive from it, held where one of them is and garbage where only some are. Backward
-reads the mask of a dropout as forward kept it; a fused attention draws its own again.
+sum over its label and all that derive from it, held where one of them is and garbage where only some are. A gradient to
+which nothing was added is 0: of a tensor where the tensor was held, and the grad of a parameter that no use has added
+to in the microbatch (of whole units, which are functions of all that they read, both are garbage). Backward reads the
+mask of a dropout as forward kept it; a fused attention draws its own again.
 
 Where the order of a pipeline splits the backward, the backward of an op in the phase `backward` adds to the gradients
 of its operands but parameters, and in the phase `weights`, which runs later, to those of its parameters.

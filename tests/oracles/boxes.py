@@ -65,6 +65,7 @@ class Boxes:
     kept: dict[Rank, dict[str, Box]] = field(default_factory=dict)
     extents: dict[Rank, dict[tuple[str, int], Extent]] = field(default_factory=dict)
     gradients: dict[Rank, dict[Tensor, list[Box | None]]] = field(default_factory=dict)
+    shapes: dict[Rank, dict[str, Extent]] = field(default_factory=dict)
     final: dict[Rank, Box] = field(default_factory=dict)
     deposited: dict[tuple[str, int], dict[str, dict[Rank, Box | None]]] = field(default_factory=dict)
     messages: dict[tuple[bool, int, Rank], list[Box | None]] = field(default_factory=dict)
@@ -76,6 +77,7 @@ class Boxes:
         self.ranks = [FrozenMap(dict(zip(sizes, at, strict=True))) for at in tuples(*map(range, sizes.values()))]
         for rank in self.ranks:
             self.made[rank], self.kept[rank], self.extents[rank], self.gradients[rank] = {}, {}, {}, {}
+            self.shapes[rank] = {}
 
     @property
     def alone(self) -> Boxes:
@@ -130,9 +132,11 @@ class Boxes:
             box.extent, lambda p: RIGHT if box.at(p) == wanted.at(p) else GARBAGE)
 
     def gradient(self, rank: Rank, name: str, label: str = "") -> Box | None:
-        """The sum under a label and all that derive from it."""
+        """The sum under a label and all that derive from it; 0 of a tensor that was there, if there are no parts."""
         parts = [p for (n, k), some in self.gradients[rank].items() for p in some if _under(n, k, self.at(name), label)]
         held = [p for p in parts if p is not None]
+        if not parts and not label and (shape := self.shapes[rank].get(self.at(name))) is not None:
+            return Box.made(shape, lambda _: plus([]))
         if not held:
             return None
 
@@ -188,7 +192,7 @@ class Boxes:
             if not back:
                 last = self.made[rank].get((f"{loop.last}#{self.instance - 1}", ""))
                 box = last if self.instance else self.read(rank, loop.first, label)
-                _put(self.made[rank], (here, ""), box)
+                self._put(rank, here, box)
                 continue
             if elsewhere:
                 continue
@@ -215,7 +219,13 @@ class Boxes:
                     del self.gradients[rank][key]
                 self.gradients[rank][here, ""] = [box for box in (waiting.pop(0),) if box is not None]
             else:
-                _put(self.made[rank], (here, ""), waiting.pop(0))
+                self._put(rank, here, waiting.pop(0))
+
+    def _put(self, rank: Rank, here: str, box: Box | None) -> None:
+        """A tensor as it is made: that it was there is known, whatever ends it."""
+        _put(self.made[rank], (here, ""), box)
+        if box is not None:
+            self.shapes[rank][here] = box.extent
 
     def _free(self, event: Event) -> None:
         """A version ends, or all that a region made for itself, and the versions made for its ops."""
@@ -252,7 +262,7 @@ class Boxes:
                     self.kept[rank][f"{here}.mask"] = Box.made(self.extents[rank][here, 0], lambda _: RIGHT)
                 continue
             self.extents[rank].update({(here, k): b.extent for k, b in enumerate(boxes)})
-            self.made[rank][here, ""] = self._result(rank, op, boxes, merged)
+            self._put(rank, here, self._result(rank, op, boxes, merged))
 
     def _result(self, rank: Rank, op: Op, boxes: list[Box], merged: set[Rank] | None) -> Box:
         dims, tag = self.dims(op.output), self.at(op.output)

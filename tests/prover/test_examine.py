@@ -16,6 +16,7 @@ import z3
 from test_mutation import step_of
 
 from placealg.arith import ONE, Monomial
+from placealg.frozen import FrozenMap
 from placealg.mesh import Axis, Mesh
 from placealg.progress import listening
 from placealg.prover import examine as prover
@@ -24,6 +25,7 @@ from placealg.prover.calculus.machine import Site, Updated
 from placealg.prover.calculus.microbatches import CASES, Case
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import lemmas
+from placealg.prover.evidence.parts import Part, parts
 from placealg.prover.evidence.premises import premises
 from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, UNKNOWN, Reply, text_of, versions, z3_answer
 from placealg.prover.examine import (
@@ -35,7 +37,6 @@ from placealg.prover.examine import (
     in_case,
     layouts,
     of_ops,
-    siblings,
 )
 from placealg.prover.obligations import Failure, Obligations
 from placealg.prover.ops.findings import Demand, FailureKind
@@ -92,7 +93,7 @@ def candidate(group: Group = LAYER, event: str = "update.layer.weight.update", i
               seconds: float | None = 0.5) -> Candidate:
     failure = Failure(identifier, event, YES, "is wrong")
     shown = verdict(identifier, group.name, REFUTED, BOUNDED, 3, seconds, "is wrong", event)
-    return Candidate(shown, group, failure, {"dp": 2, "m": 1}, {})
+    return Candidate(shown, group, failure, {"dp": 2, "m": 1})
 
 
 # whole steps
@@ -127,7 +128,7 @@ def test_a_wrong_gradient_is_a_candidate_with_its_verdict() -> None:
         assert (c.verdict.cls, c.verdict.event, c.verdict.reason) == (BOUNDED, c.failure.event, c.failure.says)
         assert c.group == LAYER and c.failure.event == "update.layer.weight.update"
         assert c.verdict.instances > 1 and c.verdict.seconds is not None and c.verdict.seconds > 0
-        assert c.model["dp"] == 2 and c.model["m"] <= 3 and set(c.siblings) == {"first", "middle", "last"}
+        assert c.model["dp"] == 2 and c.model["m"] <= 3 and all({*CASES} == {*part.updates} for part in c.parts)
 
 
 def test_what_no_rule_covers_is_open_and_supposed_wrong() -> None:
@@ -137,7 +138,7 @@ def test_what_no_rule_covers_is_open_and_supposed_wrong() -> None:
     assert one.group == WHOLE and one.verdict == verdict(
         "invariant", "", REFUTED, BOUNDED, 1, 0.0,
         f"cannot be followed, only run: {why.partition(': ')[2]}", "forward.layer.compute", solver=1)
-    assert one.model == {"dp": 2, "m": 2} and one.siblings == {} and z3.is_true(one.failure.formula)
+    assert one.model == {"dp": 2, "m": 2} and one.parts == () and z3.is_true(one.failure.formula)
     open_ones = [v for v in found.verdicts if v.group]
     assert open_ones == [verdict(i, "layer.weight", UNDECIDED, None, 0, 0.0, why, "forward.layer.compute")
                          for i in OBLIGATIONS if i in PER_GROUP]
@@ -172,9 +173,9 @@ class Parts:
         self.suppose, self.disagreement = Mock(return_value=[]), Mock(return_value=None)
         self.lemmas = Mock(return_value=(LEMMA, ""))
 
-    def sites(self, step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
+    def paths(self, step: Step, group: Group, flows: Flows) -> dict[Site, Site]:
         self.same(step, flows)
-        return (Site(group.name),)
+        return {Site(group.name): Site(group.name), Site(f"more of {group.name}"): Site(group.name)}
 
     def same(self, step: Step, flows: Flows) -> None:
         assert step == lowered(self.step) and flows.step is step
@@ -186,9 +187,9 @@ class Parts:
             raise NoRule("forward.layer.compute", f"no rule for {group.name}")
         return self.kinds[group.name]
 
-    def examine_group(self, step: Step, group: Group, sites: tuple[Site, ...],
+    def examine_group(self, step: Step, group: Group, paths: Mapping[Site, Site],
                       flows: Flows) -> tuple[list[Verdict], list[Candidate]]:
-        self.kind(step, group, sites, flows)
+        self.kind(step, group, tuple(dict.fromkeys(paths.values())), flows)
         self.examined.append(group.name)
         found = [replace(v, group=group.name) for v in self.found.get(self.kinds[group.name], ())]
         return found, list(self.maybe.get(group.name, ()))
@@ -198,7 +199,7 @@ class Parts:
         return [*before, verdict("forward")], list(self.maybe.get("", ()))
 
     def findings(self) -> Findings:
-        with patch.multiple(prover, sites_of=self.sites, signature=self.kind, _examine_group=self.examine_group,
+        with patch.multiple(prover, paths_of=self.paths, signature=self.kind, _examine_group=self.examine_group,
                             _examine_network=self.network, _suppose=self.suppose, _disagreement=self.disagreement,
                             _lemmas=self.lemmas, vacuity=Mock(return_value=VACUOUS)):
             return examine(self.step)
@@ -411,10 +412,11 @@ def test_ops_that_no_rule_covers_leave_all_of_them_open(step: Step) -> None:
 def test_a_group_whose_obligations_cannot_be_made_is_open(step: Step) -> None:
     flows = Flows(lowered(step))
     with patch.object(prover, "obligations", Mock(side_effect=GAP)):
-        assert prover._examine_group(step, A, (), flows) == (left_open("a", PER_GROUP), [])
+        assert prover._examine_group(step, A, {}, flows) == (left_open("a", PER_GROUP), [])
 
 
-def decided(step: Step, group: Group, identifier: str, generated: Obligations) -> tuple[Verdict, Candidate | None]:
+def decided(step: Step, group: Group, identifier: str, generated: Obligations,
+            paths: Mapping[Site, Site] = FrozenMap()) -> tuple[Verdict, Candidate | None]:
     """Finds `view` and `random` wrong."""
     assert isinstance(step, Step)
     wrong = candidate(group, identifier=identifier)
@@ -441,7 +443,7 @@ def test_each_obligation_of_a_group_has_its_verdict(step: Step) -> None:
     flows, made = Flows(lowered(step)), Obligations(instances=Counter(x=7))
     own = Mock(return_value=made)
     with patch.multiple(prover, obligations=own, _decide=decided):
-        verdicts, candidates = prover._examine_group(step, A, (Site("layer"),), flows)
+        verdicts, candidates = prover._examine_group(step, A, {Site("layer"): Site("layer")}, flows)
     own.assert_called_once_with(step, A, (Site("layer"),), flows)
     found = {"view": candidate(A, identifier="view"), "random": candidate(A, identifier="random")}
     assert verdicts == [found[i].verdict if i in found else verdict(i, "a", instances=7) for i in PER_GROUP]
@@ -482,7 +484,7 @@ def test_what_has_no_rule_is_supposed_wrong(event: str, identifier: str) -> None
     step = lowered(HSDP)
     one, = prover._suppose(step, Flows(step), [verdict("view"), gap(event), gap("forward.loss.compute")])
     assert one == Candidate(verdict(identifier, "", REFUTED, BOUNDED, 1, 0.0, said, event, solver=1), WHOLE,
-                            one.failure, {"dp_replicate": 2, "dp_shard": 2, "m": 2}, {})
+                            one.failure, {"dp_replicate": 2, "dp_shard": 2, "m": 2})
     assert z3.is_true(one.failure.formula)
     assert replace(one.failure, formula=None) == Failure(identifier, event, None, said, kind=FailureKind.SUPPOSED)
 
@@ -492,7 +494,7 @@ def test_a_failure_that_a_run_shows_alone() -> None:
     one = prover.by_run("init", "save.step.store", "a run differs", {"dp": 2})
     assert z3.is_true(one.failure.formula)
     told = verdict("init", "", REFUTED, BOUNDED, 1, 0.0, said, "save.step.store", solver=1)
-    assert one == Candidate(told, WHOLE, one.failure, {"dp": 2}, {})
+    assert one == Candidate(told, WHOLE, one.failure, {"dp": 2})
     supposed = Failure("init", "save.step.store", None, said, kind=FailureKind.SUPPOSED)
     assert replace(one.failure, formula=None) == supposed
 
@@ -566,7 +568,7 @@ def test_what_can_happen_is_a_candidate() -> None:
                 wrong(z3.And(RANKS == 3, M == 2), cases=(CELL,)), wrong(YES, identifier="view"))
     ended, found = decide(made(*failures, unclear=["not closed"]))
     assert ended == verdict("gradient", "layer.weight", REFUTED, BOUNDED, 5, 2.5, "is wrong", failures[2].event)
-    assert found == Candidate(ended, LAYER, failures[2], {"dp": 3, "m": 2}, {})
+    assert found == Candidate(ended, LAYER, failures[2], {"dp": 3, "m": 2})
 
 
 @pytest.mark.parametrize(("formula", "model"), [
@@ -611,16 +613,16 @@ def test_a_candidate_knows_the_same_update_of_other_microbatches() -> None:
     update, site = updated(), Site("layer")
     failure = wrong(RANKS == 2, update=update, site=site)
     generated = made(failure)
-    generated.updates.update({(update.event, site, case): update for case in CASES})
+    generated.updates.update({(update.event, update.flag, site, case): update for case in CASES})
     found = decide(generated)[1]
-    assert found and found.siblings == {"first": update, "middle": update, "last": update}
+    assert found and found.parts == (Part(site, dict.fromkeys(CASES, update)),)
 
 
 def test_a_candidate_that_is_not_found_again_keeps_its_sizes() -> None:
     answers = iter([Reply(SAT, {"dp": 7, "m": 9})])
     failure = wrong(RANKS == 7)
     ended, found = decide(made(failure), lambda *_: next(answers, Reply(UNKNOWN, {}, "timeout")))
-    assert found == Candidate(ended, LAYER, failure, {"dp": 7, "m": 9}, {})
+    assert found == Candidate(ended, LAYER, failure, {"dp": 7, "m": 9})
     assert (ended.verdict, ended.reason) == (REFUTED, "is wrong")
 
 
@@ -772,29 +774,21 @@ def updated(*terms: Term, event: str = UPDATE) -> Updated:
 
 
 SITE = Site("layer")
-LONG = [c for c in CASES if c.least >= 3]
 
 
-def test_siblings_are_the_same_for_any_number_of_microbatches() -> None:
-    failing = updated()
-    by_place = {"first": updated(Term(ONE)), "middle": updated(Term(Monomial.of("m"))), "last": updated()}
-
-    def told(site: Site | None = SITE, update: Updated | None = failing, **changes: Any) -> dict[str, Updated]:
-        found = Obligations()
-        found.updates = {(UPDATE, SITE, case): by_place[case.name] for case in LONG}
-        found.updates.update(changes.get("also", {}))
-        for key in changes.get("without", ()):
-            del found.updates[key]
-        return siblings(wrong(YES, update=update, site=site), found)
-    assert told() == by_place
-    assert told(None) == told(update=None) == told(Site("head")) == {}
-    assert told(update=updated(event=NORM)) == {}
-    for case in LONG:
-        assert told(without=[(UPDATE, SITE, case)]) == {}
-        other = updated(Term(Monomial.of("m", "m")))
-        left = told(also={(UPDATE, SITE, case): other})
-        assert left == ({n: u for n, u in by_place.items() if n != "middle"} if case.name == "middle" else
-                        {**by_place, case.name: other})
+def test_parts_are_those_of_the_paths_of_one_parameter() -> None:
+    failing, tied, other = updated(), updated(Term(Monomial.of("m"))), updated(Term(ONE))
+    head, alike, foreign = Site("head", SITE.parameter), Site("tail", SITE.parameter), Site("head", "another")
+    paths = {SITE: SITE, head: head, alike: head, foreign: foreign}
+    found = Obligations()
+    found.updates = {(UPDATE, failing.flag, site, CASES[0]): u for site, u in ((SITE, failing), (head, tied))}
+    found.updates |= {(UPDATE, failing.flag, SITE, CASES[1]): other, (UPDATE, "another step", SITE, CASES[2]): other,
+                      (NORM, failing.flag, SITE, CASES[3]): other}
+    one = wrong(YES, update=failing, site=SITE)
+    assert parts(one, found, paths) == (Part(SITE, {CASES[0]: failing, CASES[1]: other}),
+                                        Part(head, {CASES[0]: tied}), Part(alike, {CASES[0]: tied}))
+    assert parts(replace(one, site=None), found, paths) == parts(replace(one, update=None), found, paths) == ()
+    assert parts(one, Obligations(), {}) == (Part(SITE, {}),)
 
 
 # partition

@@ -78,6 +78,13 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
         observe(machine, event, "rng", machine.version("rng"), iteration)
 
 
+def unset(machine: Machine, event: Event, iteration: Iteration) -> None:
+    """Let grad be 0 if no use has added to it in the microbatch; of ops, not of whole units."""
+    reads = event.verb != "compute" and "grad" in (event.value, event.origin) and event.tiers[0] == "device"
+    if reads and iteration.position and not machine.reference.whole and machine.site.parameter not in machine.begun:
+        machine.values["grad", "device"] = Value(zero=True, mask=machine.owners)
+
+
 def used_at(machine: Machine, op: Op, parameter: str) -> Pairs:
     """The ranks on which an op uses a parameter: its owners; for a tied one, those at the op's end of the pipeline."""
     graph = machine.reference.graph
@@ -103,11 +110,11 @@ def _share(machine: Machine, owners: Pairs) -> Version:
 def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None:
     """Set grad to the first contribution of a microbatch, or add a later one; only those of the site's use count.
 
-    The seed is the one with which the backward started. Raises NoRule if one use contributes twice with several
-    classes, because its contributions cannot be added class by class.
+    The seed is the one with which the backward started; what is 0 needs none. Raises NoRule if one use contributes
+    twice with several classes, because its contributions cannot be added class by class.
     """
     new = part.held[min(machine.site.part, len(part.held) - 1)]
-    named = {name for term in new.terms for name in term.coefficient.names() if name.startswith(SEED)} or {SEED}
+    named = {name for term in new.terms for name in term.coefficient.names() if name.startswith(SEED)}
     seeds = {name: machine.started if name == SEED else _own_seed(machine, name, iteration) for name in sorted(named)}
     if None in seeds.values():
         new = replace(new, terms=(), garbage=new.garbage or iteration.active)

@@ -154,6 +154,15 @@ def of_any(position: Position) -> Position:
     return Position(_ANY + position[len(_OWN):]) if is_owner(position) else position
 
 
+def of_example(position: Position, number: int) -> Position:
+    """The owner of the `number`-th of some elements, if the position is an owner; else the position.
+
+    >>> of_example(owner("own"), 3), of_example(rank(0), 3)
+    ('own:3.own', '0')
+    """
+    return Position(f"{_OWN}{number}.{position[len(_OWN):]}") if is_owner(position) else position
+
+
 def taken_at(position: Position) -> tuple[Position, str, Position]:
     """The arguments of the `elsewhere` that made a position: the position, the axis, the rank along it.
 

@@ -18,7 +18,7 @@ from placealg.prover.calculus.event_ranks import left_out, owner_of, owner_pairs
 from placealg.prover.calculus.largest import larger, merged_over
 from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
-from placealg.prover.calculus.parameter_uses import operate
+from placealg.prover.calculus.parameter_uses import operate, unset
 from placealg.prover.calculus.places import (
     NoRule,
     at_places,
@@ -39,6 +39,7 @@ def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
     """Apply the transfer rule of one event, in place; `check` must have passed."""
     if LOSS_SCALE in event.divisor.names():
         observe(machine, event, "scale", machine.version(LOSS_SCALE), iteration)
+    unset(machine, event, iteration)
     if not (out := left_out(event)) or event.value not in ("grad", "grad_sum"):
         RULES[event.verb](machine, event, iteration)
         return
@@ -209,6 +210,7 @@ def _take(machine: Machine, event: Event, iteration: Iteration, flows: Flows) ->
     new = held[min(machine.site.part, len(held) - 1)] if held else Value(garbage=True)
     new = new.masked(machine.owners).scaled(ONE / by) if by else replace(new, garbage=True)
     new = new if iteration.active else replace(new, terms=())
+    machine.begun.add(machine.site.parameter)
     _set_value(machine, (event.value, event.tiers[1]), new, event)
 
 

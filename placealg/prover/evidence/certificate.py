@@ -21,12 +21,12 @@ from placealg.prover.evidence.smtlib import Writer, comment, declarations, heade
 from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
 from placealg.prover.evidence.vacuity import questions
 from placealg.prover.examine import PER_GROUP, Candidate, in_case, of_ops
+from placealg.prover.joined import prepared
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, sites_of
 from placealg.prover.schedule import acyclic
 from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Report, Verdict
-from placealg.step.lower import lowered
 from placealg.step.program import Step
 
 LEMMA = "lemma"
@@ -80,7 +80,7 @@ def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = ()
     Groups that share a proof have queries of their own, each from its own events. `part` is the prefix of every file's
     name.
     """
-    files = _Files(lowered(step), report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
+    files = _Files(prepared(step), report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
     found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
     by_run_alone = files.candidates.keys() - {(q.obligation, q.group) for q in found}
     return (*found, *(files.query(*key, Obligations()) for key in sorted(by_run_alone)))

@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from placealg.arith import ONE, Monomial
 from placealg.mesh import PREDICTION
+from placealg.polynomial import Polynomial
 from placealg.prover import correct
-from placealg.prover.calculus.contribution import STALE, Slot, Value
+from placealg.prover.calculus.contribution import Slot, Value
 from placealg.prover.calculus.machine import Read, Updated
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.positions import DEVICE, elsewhere, is_owner, layout_of, of_the_first, taken_at, varies
 from placealg.prover.evidence import symbols
-from placealg.prover.evidence.counterexample_words import HELD, ModelPlaces, got, mass, right, scattered, tell, times
+from placealg.prover.evidence.counterexample_words import (
+    HELD,
+    ModelPlaces,
+    got,
+    mass,
+    right,
+    scattered,
+    tell,
+    times,
+    told_ratio,
+)
+from placealg.prover.evidence.parts import Look, flag_of, gradient_of, norm_of, ratio_of, told_parts
 from placealg.prover.examine import Candidate
 from placealg.prover.obligations import Failure
 from placealg.prover.ops import paths
@@ -49,15 +62,15 @@ class Facts:
     counts: tuple[tuple[tuple[tuple[int, ...], int], int], ...] = ()
 
 
-def facts(candidate: Candidate, reference: Reference) -> Facts:
-    """The facts in the model of a candidate."""
+def facts(candidate: Candidate, reference: Reference, at: Facts | None = None) -> Facts:
+    """The facts in the model of a candidate, at its own sizes or at those `at` which it was run."""
     model, axes = candidate.model, reference.mesh.names
-    sizes = {a: model.get(a, 2) for a in axes}
-    if (stages := reference.pipeline) is not None and stages.axis not in reference.unrolled:
+    sizes = at.sizes if at else {a: model.get(a, 2) for a in axes}
+    if (stages := reference.pipeline) is not None and stages.axis not in reference.unrolled and not at:
         sizes[stages.axis] = max(sizes[stages.axis], stages.least)
     candidate, at_ends = _at_ends(candidate, reference, sizes)
     failure, place = candidate.failure, ModelPlaces(model, {**sizes, **at_ends})
-    microbatches = max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
+    microbatches = at.microbatches if at else max(1, model.get("m", failure.cases[0].least if failure.cases else 2))
     case = next((c for c in failure.cases if c.least == microbatches or (not c.exact and c.least <= microbatches)),
                 failure.cases[0] if failure.cases else None)
     if failure.update and not place.held(failure.update.gradient):
@@ -66,7 +79,7 @@ def facts(candidate: Candidate, reference: Reference) -> Facts:
     elif failure.update and failure.obligation in WEIGHED and (
             _fault(failure.update, reference, candidate.group, own=False) is None):
         place = place.where_absent(failure.update.gradient)
-    has, want, ratio, explanation = _told(candidate, reference, place)
+    has, want, ratio, explanation = _told(candidate, reference, place, case, microbatches)
     device = {a: place.coordinate(a, DEVICE) for a in axes}
     if at_ends and reference.pipeline:
         axis = reference.pipeline.axis
@@ -105,8 +118,9 @@ def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int
 
     failure = candidate.failure
     failure = replace(failure, update=told(failure.update)) if failure.update else failure
-    siblings = {name: told(update) for name, update in candidate.siblings.items()}
-    return replace(candidate, failure=failure, siblings=siblings), {name: number}
+    parts = tuple(replace(part, updates={case: told(u) for case, u in part.updates.items()})
+                  for part in candidate.parts)
+    return replace(candidate, failure=failure, parts=parts), {name: number}
 
 
 Owned = tuple[tuple[str, str, int], int]
@@ -149,10 +163,11 @@ def _microbatch(case: Case | None, microbatches: int) -> int:
     return min(before, microbatches - 1)
 
 
-def _told(candidate: Candidate, reference: Reference, place: ModelPlaces) -> tuple[str, str, str | None, str]:
+def _told(candidate: Candidate, reference: Reference, place: ModelPlaces, case: Case | None,
+          microbatches: int) -> tuple[str, str, str | None, str]:
     failure = candidate.failure
     if failure.obligation in WEIGHED and failure.update:
-        return _weights(failure.update, candidate, reference, place, failure.obligation == "normalizer")
+        return _weights(failure.update, candidate, reference, place, case, microbatches)
     if failure.obligation == "update" and failure.update:
         return _transforms(failure.update, reference, place)
     if failure.obligation == "forward" and failure.held:
@@ -171,16 +186,17 @@ def _told(candidate: Candidate, reference: Reference, place: ModelPlaces) -> tup
 def _sums(failure: Failure, reference: Reference, place: ModelPlaces) -> tuple[str, str, str | None, str]:
     """(got, want, ratio, explanation) of an op that reads sums that are not whole.
 
-    The ratio is that of the first class of contributions that is not counted once.
+    They have a ratio if all classes of contributions have the same.
     """
     why, want = f"{failure.event} {failure.says}", "each contribution once"
     wrong = [v for v in failure.held if v.terms != paths.exact()[0].terms]
     if any(v.garbage for v in failure.held) or not wrong:
         return "undefined: garbage, or only some of its parts", "what the reference's op reads", None, why
-    shares = [mass(v.terms, ONE, reference, place) for v in wrong]
+    shares = [mass(v.terms, ONE, reference, place) for v in failure.held]
+    share = shares[0] if all(s == shares[0] for s in shares) else None
     first, *others = dict.fromkeys(times(v.terms) for v in (*wrong, *failure.held))
     says = f"some contributions {first}" + "".join(f", others {more}" for more in others)
-    return says if others else f"each contribution {first}", want, shares[0], why
+    return says if others else f"each contribution {first}", want, _ratio(share), why
 
 
 WANT = {
@@ -205,8 +221,9 @@ def _copy(read: Read, place: ModelPlaces, says: str) -> tuple[str, str, str | No
     return place.leaf(read.version), HELD[read.want], None, f"{read.event} {says}{of}"
 
 
-def _weights(update: Updated, candidate: Candidate, reference: Reference, place: ModelPlaces,
-             own: bool) -> tuple[str, str, str | None, str]:
+def _weights(update: Updated, candidate: Candidate, reference: Reference, place: ModelPlaces, case: Case | None,
+             microbatches: int) -> tuple[str, str, str | None, str]:
+    own = candidate.failure.obligation == "normalizer"
     want = correct.group_weight(reference, candidate.group)
     weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
     value, at = update.gradient, update.event
@@ -219,50 +236,39 @@ def _weights(update: Updated, candidate: Candidate, reference: Reference, place:
     if candidate.group.merge == "max":
         return (got(value.terms, weighting), "the largest over all tokens", None,
                 f"{at} reads a largest magnitude that is not the largest over all tokens")
-    fault = _fault(update, reference, candidate.group, own)
-    if fault is not None:
-        terms, what = fault.counted.terms, "flag" if fault is update.skip else "norm"
-        return got(terms, weighting), tell(weighting(want)), mass(terms, want, reference, place), (
-            f"{at}: the {what} was taken of a gradient that is not the reference's")
-    explanation = ("reads a weight that depends on how the tokens are distributed" if own else
-                   "reads a gradient whose contributions are not each counted once at the reference's scale")
-    share = _mass_of_class(update, candidate.siblings, want, reference, place)
-    return got(value.terms, weighting), tell(weighting(want)), share, f"{at} {explanation}"
+    look: Look = gradient_of
+    what = "gradient"
+    if fault := _fault(update, reference, candidate.group, own):
+        look, what = fault
+    told = told_parts(candidate.parts, replace(candidate.failure, update=update), look, case, weighting, reference)
+    shares = [ratio_of(part, look, want, reference, place, microbatches) for part in candidate.parts]
+    share = shares[0] if candidate.followed and all(s == shares[0] for s in shares) else None
+    has = told.says if candidate.followed else f"{told.says}, in the layers that are followed"
+    wrong = [s is not None and s != Polynomial.number(1) for s in shares]
+    zero, among = not any(s != Polynomial() for s, w in zip(shares, wrong, strict=True) if w), told.among(wrong)
+    explanation = (
+        f"{at}: the {what} was taken of a gradient that is not the reference's" if fault else
+        f"{at} reads a weight that depends on how the tokens are distributed" if own else
+        f"{at} reads a gradient " + (f"whose contributions{among} are zero" if among else "that is zero")
+        if zero and any(wrong) and candidate.followed else
+        f"{at} reads a gradient whose contributions{among} are not each counted once at the reference's scale")
+    return has, tell(weighting(want)), _ratio(share), explanation
 
 
-def _fault(update: Updated, reference: Reference, group: Group, own: bool) -> Slot | None:
+def _fault(update: Updated, reference: Reference, group: Group, own: bool) -> tuple[Look, str] | None:
     """The flag or norm that was taken from a wrong gradient, if the update itself reads a right one; else None."""
     want = correct.group_weight(reference, group)
     weighting = correct.own_counts(reference) if own else correct.equal_counts(reference)
     if not right(update.gradient.terms, want, weighting):
         return None
-    slots = [update.skip, *(t.slot for t in update.gradient.tags if reference.clip)]
-    return next((s for s in slots if s and s != STALE and not right(s.counted.terms, want, weighting)), None)
+    taken: list[tuple[Look, str]] = [(flag_of, "flag")]
+    taken += [(partial(norm_of, k), "norm") for k in range(len(update.gradient.tags)) if reference.clip]
+    return next(((look, what) for look, what in taken if (terms := look(update)) is not None
+                 and not right(terms, want, weighting)), None)
 
 
-def _mass_of_class(update: Updated, siblings: Mapping[str, Updated], want: Monomial, reference: Reference,
-                   place: ModelPlaces) -> str | None:
-    """The mass over all units, if all microbatches count alike or the first, the middle and the last ones differ.
-
-    None if a unit's weight also depends on how many microbatches come before or after its own.
-    """
-    values = {name: u.gradient for name, u in siblings.items()}
-    if reference.microbatches == 1 or (values and all(v.terms == update.gradient.terms for v in values.values())):
-        return mass(update.gradient.terms, want, reference, place)
-    if set(values) != {"first", "middle", "last"}:
-        return None
-    first, middle, last = (mass(values[n].terms, want, reference, place) for n in ("first", "middle", "last"))
-    if first is None or middle is None or last is None:
-        return None
-    if first == middle == last:
-        return first
-    if first.isdigit() and middle.isdigit() and last.isdigit():
-        each, rest = int(middle), int(first) + int(last) - 2 * int(middle)
-        parts = [text for text, count in ((f"{each}*m" if each > 1 else "m", each), (str(abs(rest)), rest)) if count]
-        total = (" - " if rest < 0 else " + ").join(parts)
-        return f"({total})/m" if len(parts) > 1 else f"{total}/m" if parts else "0"
-    parts = [p for p in (first, f"({middle})*(m - 2)", last) if p not in ("0", "(0)*(m - 2)")]
-    return f"({' + '.join(parts)})/m" if len(parts) > 1 else f"{parts[0]}/m"
+def _ratio(share: Polynomial | None) -> str | None:
+    return None if share is None else told_ratio(share)
 
 
 WEIGHED = ("gradient", "normalizer")
@@ -297,7 +303,7 @@ def _transforms(update: Updated, reference: Reference, place: ModelPlaces) -> tu
             return "no norm of this step", "1", None, f"{update.event}: the clip factor used an undefined norm"
         if tag.slot.counted.tags:
             return "a norm of the clipped gradient", "a norm of the gradient", None, f"{update.event}: norm after clip"
-        share = mass(tag.slot.terms, ONE, reference, place)
+        share = _ratio(mass(tag.slot.terms, ONE, reference, place))
         if share != "1" or scattered(tag.slot.terms):
             often = f"{share or 'other than 1'} times in the norm (on average over elements)"
             return (f"each element counted {often}", "once", share,

@@ -197,10 +197,24 @@ def _position(position: Position) -> str:
 
 def told_sum(parts: Iterable[Monomial]) -> str:
     """A sum of weights in words; "0" if it is empty."""
-    return " + ".join(tell(p) for p in parts) or "0"
+    return " + ".join(tell(p) for p in parts).replace(" + -1*", " - ").replace(" + -", " - ") or "0"
 
 
-def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: ModelPlaces) -> str | None:
+def told_ratio(ratio: Polynomial) -> str:
+    """A ratio in words: what all its terms are divided by, where m is, stands behind their sum.
+
+    >>> told_ratio(Polynomial.read("2 - 1/m")), told_ratio(Polynomial.read("dp - 1"))
+    ('(2*m - 1)/m', 'dp - 1')
+    """
+    def told(total: Polynomial) -> str:
+        return told_sum(sorted(total.monomials(), key=lambda part: not part.powers))
+
+    if len(ratio.terms) > 1 and min(ratio.powers("m"), default=0) == -1:
+        return f"({told(ratio.times(Monomial.of('m')))})/m"
+    return told(ratio)
+
+
+def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: ModelPlaces) -> Polynomial | None:
     """sum of got / sum of want over the unit class under equal counts, in the axis sizes.
 
     None if a term has no closed form, or counts tokens.
@@ -216,7 +230,7 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: M
     kept = total.monomials()
     if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
         return None
-    return told_sum(kept)
+    return total
 
 
 def _share(axis: str, equal: Iterable[tuple[Position, Position]], size: Monomial, place: ModelPlaces) -> Polynomial:

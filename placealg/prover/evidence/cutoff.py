@@ -33,10 +33,12 @@ from placealg.prover.calculus.positions import COUNTER, DEVICE, PEER, UNIT, stag
 from placealg.prover.evidence.certificate import LEMMA as LEMMA_FILE
 from placealg.prover.evidence.certificate import Query, certificate, lemma_query
 from placealg.prover.evidence.logic import or_
-from placealg.prover.examine import Candidate, Findings, examine, siblings
+from placealg.prover.evidence.parts import parts
+from placealg.prover.examine import Candidate, Findings, examine
+from placealg.prover.joined import prepared
 from placealg.prover.obligations import obligations
 from placealg.prover.ops.flow import Flows
-from placealg.prover.ops.op_obligations import network_obligations, sites_of
+from placealg.prover.ops.op_obligations import network_obligations, paths_of, sites_of
 from placealg.prover.symmetry import signature
 from placealg.prover.verdict import (
     BOUNDED,
@@ -49,7 +51,6 @@ from placealg.prover.verdict import (
     Report,
     Verdict,
 )
-from placealg.step.lower import lowered
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
 
@@ -209,7 +210,7 @@ def proofs_of_groups(step: Step) -> int:
     >>> proofs_of_groups(derive(zero1(), abstract()))
     11
     """
-    step = lowered(step)
+    step = prepared(step)
     flows, kinds = Flows(step), set[object]()
     for group in step.reference.groups:
         try:
@@ -226,7 +227,7 @@ def examine_by_cutoff(step: Step) -> tuple[Findings, tuple[Unrolled, ...]]:
     Otherwise its verdict is the first refutation found, or else the first UNDECIDED. A step without axes has no sums to
     write out.
     """
-    step = lowered(step)
+    step = prepared(step)
     runs = tuple(unroll(step, axis) for axis in step.reference.mesh.names)
     if not runs:
         return examine(step), ()
@@ -287,10 +288,11 @@ def in_closed_form(step: Step, candidate: Candidate) -> Candidate:
     """
     failure, flows = candidate.failure, Flows(step)
     if failure.update and failure.site:
-        known = obligations(step, candidate.group, [failure.site], flows)
-        update = known.updates.get((failure.update.event, failure.site, failure.cases[0]), failure.update)
-        failure = replace(failure, update=update)
-        return replace(candidate, failure=failure, siblings=siblings(failure, known))
+        paths = paths_of(step, candidate.group, flows)
+        known = obligations(step, candidate.group, dict.fromkeys(paths.values()), flows)
+        own = parts(failure, known, paths)
+        return replace(candidate, failure=replace(failure, update=own[0].updates.get(failure.cases[0], failure.update)),
+                       parts=own)
     if failure.held:
         same = (f.held for f in network_obligations(step, flows).failures.values()
                 if (f.obligation, f.event, f.says) == (failure.obligation, failure.event, failure.says))

@@ -12,7 +12,7 @@ from placealg.frozen import FrozenMap
 from placealg.prover import correct
 from placealg.prover.calculus.contribution import count_name
 from placealg.prover.calculus.event_ranks import left_out, pairs
-from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, example
+from placealg.prover.calculus.positions import DEVICE, UNIT, Pairs, example, of_example
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.logic import and_, not_
 from placealg.prover.evidence.premises import ask
@@ -34,7 +34,10 @@ def vacuity_sizes(step: Step) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Question:
-    """What has to hold at these sizes, by what would be vacuous if it had no model, each on a rank of its own."""
+    """What has to hold at these sizes, by what would be vacuous if it had no model, each on a rank of its own.
+
+    Each `where` is of an element of its own, too.
+    """
 
     sizes: FrozenMap[str, int]
     occurrences: FrozenMap[str, Any]
@@ -69,11 +72,11 @@ def questions(step: Step) -> tuple[Question, ...]:
         left -= set(here)
         found.append(Question(FrozenMap(sizes), FrozenMap({
             "the premises have no model": z3.Sum([symbols.symbol(n) for n in cells]) >= 0,
-            **dict(_holds(*key, e) for key, e in here.items())})))
+            **dict(_holds(k, *key, e) for k, (key, e) in enumerate(here.items()))})))
     for key in (k for k in wheres if k in left):
         own = {a: least_size(c) or sizes[a] for a, c in _by_axis(wheres[key]).items()
                if not meets(c, sizes[a]) and a not in unrolled}
-        found.append(Question(FrozenMap({**sizes, **own}), FrozenMap(dict([_holds(*key, wheres[key])]))))
+        found.append(Question(FrozenMap({**sizes, **own}), FrozenMap(dict([_holds(0, *key, wheres[key])]))))
     return tuple(found)
 
 
@@ -81,10 +84,11 @@ def _by_axis(event: Event) -> dict[str, list[Clause]]:
     return {axis: [c for c in event.where if c.axis == axis] for axis in dict.fromkeys(c.axis for c in event.where)}
 
 
-def _holds(here: Pairs, but: Pairs, event: Event) -> tuple[str, Any]:
-    """(what would be vacuous, that the `where` of an event holds on some rank)."""
+def _holds(number: int, here: Pairs, but: Pairs, event: Event) -> tuple[str, Any]:
+    """(what would be vacuous, that the `where` of an event holds on some rank, of an element with this number)."""
+    met, out = ([(a, of_example(p, number)) for a, p in sorted(some)] for some in (here, but))
     return (f"no rank satisfies the `where` of {event.path}",
-            and_(symbols.at_pairs(here), *(not_(symbols.at_pairs([p])) for p in sorted(but))))
+            and_(symbols.at_pairs(met), *(not_(symbols.at_pairs([p])) for p in out)))
 
 
 def vacuity(step: Step) -> Verdict:

@@ -302,6 +302,7 @@ class _Follower:
             self.entered = self.tensors.read(name, label) if first else self.stages.neighbour(before, loop.unit)
             self.entered = on_some(event, self.entered)
             self.tensors.made[loop.slot, ""] = self.entered
+            self.tensors.shape(loop.slot, self.entered)
 
     def message(self, event: Event) -> None:
         """Send or receive what an instance hands on from stage to stage."""
@@ -319,6 +320,7 @@ class _Follower:
             self.give_up(event, AMISS[wrong])
         elif not event.on_gradient:
             self.entered = self.tensors.made.get((loop.slot, ""), ())
+            self.tensors.shape(loop.slot, self.entered)
 
 
 _OF_MESSAGES = (FailureKind.UNSENT, FailureKind.UNRECEIVED, FailureKind.OUT_OF_TURN)

@@ -127,8 +127,14 @@ def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
 
     A statistic, which no loss reaches, has a use for the first loss only.
     """
+    return tuple(dict.fromkeys(paths_of(step, group, flows).values()))
+
+
+def paths_of(step: Step, group: Group, flows: Flows) -> dict[Site, Site]:
+    """Every use of a group's parameters, class of contributions, and loss -> the first one that counts alike."""
     graph = step.reference.graph
-    found: dict[object, Site] = {}
+    alike: dict[object, Site] = {}
+    found: dict[Site, Site] = {}
     losses = step.reference.losses[:1] if group.statistic else step.reference.losses
     for loss, parameter in product(losses, group.parameters):
         for op in graph.consumers(parameter):
@@ -136,8 +142,8 @@ def sites_of(step: Step, group: Group, flows: Flows) -> tuple[Site, ...]:
             for use in (f"{op.output}/{k}" for k in uses if op.inputs[k] == parameter):
                 for part in range(_classes(step, flows, parameter, use)):
                     site = Site(use, parameter, part, loss)
-                    found.setdefault((loss, site_signature(step, group, site, flows)), site)
-    return tuple(found.values())
+                    found[site] = alike.setdefault((loss, site_signature(step, group, site, flows)), site)
+    return found
 
 
 def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:

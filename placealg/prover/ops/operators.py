@@ -62,6 +62,7 @@ class Operators:
         else:
             result = on_some(event, self.apply(event, op, labels), self.tensors.made.get((op.output, ""), ()))
             self.tensors.made[op.output, ""] = self.summed[op.output] = result
+            self.tensors.shape(op.output, result)
             self.flow.masks[event.path] = self.flow.masks.get(event.path, frozenset()) | paths.mask_of(result)
 
     def take(self, event: Event) -> None:

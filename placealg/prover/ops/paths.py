@@ -75,7 +75,8 @@ def _where_held(value: Value) -> Value:
 
 def is_plain(held: Sum) -> bool:
     """Whether every contribution counts alike on all ranks that hold the element, each in its own loss."""
-    return bool(held) and all(len(v.terms) == 1 and not v.terms[0].at and not v.sides for v in held)
+    return bool(held) and all(len(v.terms) <= 1 and not any(t.at for t in v.terms) and not v.sides and not v.garbage
+                              for v in held)
 
 
 def mask_of(held: Sum) -> Pairs:

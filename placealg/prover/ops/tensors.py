@@ -6,6 +6,7 @@ from typing import Any
 
 from placealg.models.backward import differentiated, keepers
 from placealg.models.graph import Graph
+from placealg.prover.calculus.contribution import Value
 from placealg.prover.calculus.event_ranks import left_out, pairs
 from placealg.prover.calculus.positions import Pairs, at
 from placealg.prover.ops import paths
@@ -39,6 +40,7 @@ class Tensors:
         self.extents: dict[tuple[str, int], Pairs] = {}
         self.gradients: dict[tuple[str, str], dict[str, Sum]] = {}
         self.expected: dict[str, tuple[str, ...]] = {}
+        self.shapes: dict[str, Pairs] = {}
         self.users: dict[tuple[str, str], set[str]] = {}
         for event in step.phase("forward"):
             if event.effect.of_op:
@@ -55,14 +57,24 @@ class Tensors:
         return found if found is not None else paths.exact() if tensor.kind == "data" else ()
 
     def gradient(self, name: str, label: str = "") -> Sum:
-        """A gradient: the sum of what was added under its label and below; uses that added nothing count nowhere."""
+        """A gradient: the sum of what was added under its label and below; uses that added nothing count nowhere.
+
+        It is 0 if none has added anything, wherever the tensor was held.
+        """
         parts = {(key[1], use): held for key, uses in self.gradients.items() for use, held in uses.items()
                  if Version(*key).derives_from(Version(name, label))}
+        if not parts and not label and name in self.shapes:
+            return (Value(mask=self.shapes[name]),)
         total = paths.accumulated(tuple(parts.values()))
         if label:
             return total
         missing = set(self.uses(name)) - {use for _, use in parts}
         return paths.lost(total) if missing else total
+
+    def shape(self, name: str, held: Sum) -> None:
+        """Record where a tensor is held, whatever ends it."""
+        if held:
+            self.shapes[name] = paths.mask_of(held)
 
     def uses(self, name: str) -> tuple[str, ...]:
         """The uses of a tensor that add to its gradient."""

@@ -415,7 +415,7 @@ def test_exact_and_plain() -> None:
     two = (*exact, *half)
     assert [paths.is_exact(s) for s in (exact, half, placed, sided, two, ())] == [True] + [False] * 5
     assert [paths.is_plain(s) for s in (exact, half, placed, sided, two, ())] == [True, True, False, False, True, False]
-    assert not paths.is_plain((Value(),))
+    assert paths.is_plain((Value(),)) and not paths.is_plain((Value(garbage=True),)), "never, on all ranks"
     assert not any(paths.is_plain((*exact, *other)) for other in (placed, sided)), "each class must be plain"
 
 

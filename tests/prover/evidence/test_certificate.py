@@ -97,7 +97,7 @@ def test_no_query_is_unsat_by_its_premises_alone(word: str) -> None:
 def test_what_the_prover_settles_without_a_solver_is_asked_all_the_same() -> None:
     step = lowered(read_case("zero3", None, []).step)
     group, flows = step.reference.groups[0], Flows(step)
-    asked = examine.obligations(step, group, examine.sites_of(step, group, flows), flows)
+    asked = examine.obligations(step, group, examine.paths_of(step, group, flows), flows)
     _, queries = queries_of("zero3")
     for identifier in ("view", "invariant", "init", "random"):
         assert not any(f.obligation == identifier for f in asked.failures.values())

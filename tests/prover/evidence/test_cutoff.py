@@ -110,9 +110,9 @@ def test_no_question_has_more_positions_than_the_least_size(strategy: str, model
     """At the least size, all positions that a question speaks of along an axis can differ."""
     step, asked, decide = step_of(strategy, model), set[str](), prover._decide
 
-    def deciding(step: Step, group: Group, identifier: str, generated: Obligations) -> Any:
+    def deciding(step: Step, group: Group, identifier: str, generated: Obligations, *more: Any) -> Any:
         asked.update(str(c) for f in generated.failures.values() for c in constants(f.formula))
-        return decide(step, group, identifier, generated)
+        return decide(step, group, identifier, generated, *more)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prover, "_decide", deciding)
         examine(step)
@@ -425,15 +425,15 @@ def test_a_fault_of_an_op_is_told_in_closed_form() -> None:
     assert in_closed_form(step, nothing) == nothing
 
 
-def test_a_wrong_update_is_told_in_closed_form_with_its_siblings() -> None:
+def test_a_wrong_update_is_told_in_closed_form_with_its_parts() -> None:
     step = edit(derive(parse_strategy("dp"), mlp()), {"set": "reduce.*.reduce[dp]", "op": "sum"})
     found = next(c for c in examine(written_out(step, "dp", 3)).candidates if c.failure.update)
     same = next(c for c in examine(step).candidates
                 if (c.verdict.id, c.verdict.group) == (found.verdict.id, found.verdict.group))
     told = in_closed_form(step, found)
     assert found.failure.update != same.failure.update == told.failure.update
-    assert found.siblings != same.siblings == told.siblings and told.siblings
-    assert replace(told, siblings=found.siblings, failure=replace(
+    assert found.parts != same.parts == told.parts and told.parts
+    assert replace(told, parts=found.parts, failure=replace(
         told.failure, update=found.failure.update)) == found, "the formula and its model stay"
     nowhere = replace(found, failure=replace(found.failure, site=None))
     assert in_closed_form(step, nowhere) == nowhere

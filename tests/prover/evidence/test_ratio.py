@@ -14,7 +14,7 @@ from placealg.models.abstract import abstract
 from placealg.polynomial import Polynomial
 from placealg.prover.calculus.contribution import Term
 from placealg.prover.calculus.positions import DEVICE, LAST, UNIT, Position, all_but, at, owner, path_index, rank
-from placealg.prover.evidence.counterexample_words import ModelPlaces, mass
+from placealg.prover.evidence.counterexample_words import ModelPlaces, mass, told_ratio
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 
@@ -61,4 +61,4 @@ def test_a_ratio_is_the_share_of_units_that_is_counted(drawn: list[Drawn], size:
     place = ModelPlaces({f"{DEVICE}@dp": device}, {"dp": size})
     told = mass(tuple(map(term, drawn)), ONE, REFERENCE, place)
     assert told is not None
-    assert Polynomial.read(told).evaluate({"dp": size}) == counted(drawn, size, device), told
+    assert Polynomial.read(told_ratio(told)).evaluate({"dp": size}) == counted(drawn, size, device), told

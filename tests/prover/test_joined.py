@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from placealg.cases.case import read_case
 from placealg.check.prove import prove
-from placealg.cli.inputs import read_case
 from placealg.errors import InputError
 from placealg.prover.joined import complementary, prepared
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,10 @@ class Outcome:
     code: int
     out: str
     err: str
+
+
+needs_commands = pytest.mark.skipif(find_spec("placealg.cli") is None, reason="there is no command line")
+"""For a test that runs commands in a process of their own."""
 
 
 def run_placealg(*words: str) -> Outcome:

@@ -17,7 +17,9 @@ from test_house import ANNEXES, imports, room
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("strategy", "models", "step", "cost", "prover", "simulator", "check", "features", "differential")
 """The folders of tests that are about the core."""
-KEPT = ("placealg", "tests", "proofs", "pyproject.toml", "README.md")
+SPEAK_OF_ANNEXES = ("placealg/__init__.py", "placealg/annexes.py")
+"""Modules whose examples show annexes."""
+KEPT = ("placealg", "tests", "proofs", "docs", "pyproject.toml", "README.md", "strategy.schema.json")
 """What of the repository the core's tests read."""
 
 
@@ -39,7 +41,7 @@ def of_annexes(folder: Path, rooms: frozenset[str]) -> list[Path]:
 
 
 def copied(into: Path) -> None:
-    """Copy the repository without the annexes, and without the package's face, which speaks of all of them."""
+    """Copy the repository without the annexes."""
     for name in KEPT:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, into / name)
@@ -60,7 +62,7 @@ def main(words: list[str]) -> int:
         told = ", ".join(path.name for path in left if path.name.startswith("test_"))
         print(f"left out, for they are of an annex too: {told}", flush=True)
         tests = ["placealg", *(f"tests/{name}" for name in FOLDERS)]
-        ignored = [f"--ignore={path.relative_to(into)}" for path in left]
+        ignored = [f"--ignore={path}" for path in (*(path.relative_to(into) for path in left), *SPEAK_OF_ANNEXES)]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:benchmark", *ignored, *tests, *words]
         return subprocess.run(command, cwd=into, check=False).returncode
 

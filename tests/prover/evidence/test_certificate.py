@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Outcome, run_placealg
+from conftest import ROOT, Outcome, needs_commands, run_placealg
 
 from placealg.cases.case import read_case
 from placealg.check import certificate_audit
@@ -764,6 +764,7 @@ NO_Z3 = {
 }
 
 
+@needs_commands
 @pytest.mark.some(2)
 @pytest.mark.parametrize("words", [["prove", "zero3"], ["explain", "zero1"], ["museum"]], ids=lambda words: words[0])
 @pytest.mark.parametrize("how", NO_Z3)
@@ -792,6 +793,7 @@ def test_what_a_solver_leaves_open_is_no_answer(words: list[str], says: str) -> 
     assert says in done.stdout and "is too old" in " ".join(done.stdout.split())
 
 
+@needs_commands
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
 @pytest.mark.parametrize("kilobytes", [90_000, 130_000, 180_000, 230_000])
 def test_too_little_memory_is_undecided(kilobytes: int) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import needs_commands
 
 from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, SolverProcess, z3_answer
 
@@ -58,6 +59,7 @@ def run(lacks: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
 
 
+@needs_commands
 def test_modules_of_some_systems_are_imported_where_they_are_used() -> None:
     assert run(("resource", "_multiprocessing"), "--help").returncode == 0
 
@@ -68,6 +70,7 @@ drop = "*.layer.weight.grad.reduce[dp]"
 """
 
 
+@needs_commands
 @pytest.mark.parametrize(("lacks", "code"), [
     pytest.param(("resource", "_multiprocessing"), 1, marks=pytest.mark.slow), (("numpy",), 3)])
 def test_a_refutation_without_modules_of_the_system(lacks: tuple[str, ...], code: int, tmp_path: Path) -> None:

@@ -54,12 +54,12 @@ def case_of(what: object, model: Model | str | None = None, sizes: Mapping[str, 
     """
     for option, word in said.items():
         need(word, str, f"{option}: it is named by a word")
-    on = what.on(model) if isinstance(what, Source) and isinstance(model, str) else model_given(model)
+    on = files().model_for(what, model) if isinstance(what, Source) and isinstance(model, str) else model_given(model)
     words = [f"{name}={size}" for name, size in (sizes or {}).items()]
     if isinstance(what, CommandCase) and on is None:
         return what if sizes is None else _sized(what, what.model, words, devices, what.step, **said)
     if isinstance(what, Strategy | CommandCase | Source):
-        given = on if on is not None or not isinstance(what, Source) else what.on()
+        given = on if on is not None or not isinstance(what, Source) else files().model_for(what)
         if given is None:
             raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
         if isinstance(what, CommandCase) and what.lead is not None:
@@ -86,7 +86,7 @@ def _sized(one: Strategy | CommandCase | Source, model: Model, words: list[str],
 def _once(one: CommandCase | Source, *words: Any, **said: Unpack[CommandOptions]) -> CommandCase:
 
     if isinstance(one, Source):
-        return _sized(one.once(), *words, **said)
+        return _sized(files().read_once(one), *words, **said)
     return _sized(one.once() if one.once else one, *words, **said)
 
 

@@ -14,11 +14,12 @@ from functools import lru_cache
 from itertools import combinations
 from math import prod
 
+from placealg.cost.figure import Figure
 from placealg.cost.layouts import sequences, ways
 from placealg.cost.links import places
 from placealg.cost.machines import Machine
 from placealg.cost.sizing import MOST_DEVICES, NO_MARGIN, Margin, Sizes, alike
-from placealg.cost.sums import Figure, sums
+from placealg.cost.sums import sums
 from placealg.cost.times import PARAMETERS, times
 from placealg.cost.walk import Walk
 from placealg.errors import InputError

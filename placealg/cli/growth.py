@@ -9,7 +9,7 @@ from fractions import Fraction
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cli.verdicts import DONE
 from placealg.cost.costs import Costs
-from placealg.cost.growth import grown
+from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.render.cost import value_of
 from placealg.render.text_layout import Cell, bold, dim, indent, line, table
@@ -37,3 +37,20 @@ def growth(chosen: Namespace, title: str, step: Step, sizes: Mapping[str, Fracti
 
 def _number(value: object) -> float | int | None:
     return value if isinstance(value, int) else float(value) if isinstance(value, Fraction) else None
+
+
+OWN = ("communication.events.", "regions.")
+"""The prefixes of the paths that a page of growth leaves out."""
+
+
+def grown(figures: Mapping[str, Formula], name: str, fastest: bool) -> dict[str, Formula]:
+    """Every figure of a program that depends on a size: its leading term in it, or its increase per unit of it."""
+    found = {}
+    every = {path: figure.written_out() for path, figure in figures.items() if not path.startswith(OWN)}
+    for path, figure in every.items():
+        if figure.expr is not None and name in figure.names:
+            found[path] = figure.leading(name) if fastest else figure.per(name)
+    if not found:
+        valid = dict.fromkeys(n for f in every.values() if f.expr is not None for n in f.names)
+        raise InputError(f"no figure depends on '{name}'", name=name, valid=valid)
+    return found

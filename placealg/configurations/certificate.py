@@ -29,7 +29,7 @@ from placealg.configurations.programs import Program
 from placealg.configurations.pruning import WORK, Pruned, Work
 from placealg.configurations.question import Question
 from placealg.configurations.stages import kinds
-from placealg.cost.sums import Figure
+from placealg.cost.figure import Figure
 from placealg.cost.times import HYPOTHESES
 from placealg.errors import InputError
 from placealg.models.model import Model

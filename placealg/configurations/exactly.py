@@ -20,7 +20,7 @@ from placealg.arith import parse
 from placealg.configurations.programs import NOTHING, Program, Programs
 from placealg.configurations.question import Question
 from placealg.configurations.stages import grouped, spread
-from placealg.cost.sums import ONE, Figure, inside
+from placealg.cost.figure import ONE, Figure, inside
 from placealg.polynomial import Polynomial
 
 Whole = npt.NDArray[np.int64]

@@ -22,8 +22,9 @@ from placealg.arith import Monomial
 from placealg.configurations.stages import ALONE, Kind
 from placealg.cost.arrays import Arrays
 from placealg.cost.bounds import at_most
+from placealg.cost.figure import ONE, Figure, inside
 from placealg.cost.stage import on_stage
-from placealg.cost.sums import ONE, Figure, bytes_of, inside, sums
+from placealg.cost.sums import bytes_of, sums
 from placealg.cost.times import times
 from placealg.cost.walk import Walk
 from placealg.errors import InputError

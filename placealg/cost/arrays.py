@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from placealg.cost.bounds import largest
 from placealg.cost.curve import spread
+from placealg.cost.figure import ONE, Figure, inside
 from placealg.cost.formula import Formula, exact_size
 from placealg.cost.plain import plain, put
 from placealg.cost.products import Powers, Products
-from placealg.cost.sums import ONE, Figure, inside
 from placealg.errors import InputError
 from placealg.polynomial import Polynomial
 

@@ -50,6 +50,9 @@ def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[
     """
     return parse(text, symbols, over).fold(_rational, name, {**FUNCTIONS, **over_index()} if over else FUNCTIONS)
 
+HIGHEST = 8
+"""The least power of a size that is too high for a formula's leading term."""
+
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Formula:
@@ -257,16 +260,41 @@ class Formula:
         return replace(self, expr=tidy(found))
 
     def leading(self, name: str) -> Formula:
-        """The term that grows fastest with the size `name`."""
-        from placealg.cost.growth import leading
+        """The term that grows fastest with a size; an InputError if it outgrows every power tried.
 
-        return leading(self, name)
+        >>> Formula.parse("b*s*h*(34 + 5*a*s/h)", "bytes").leading("s")
+        5·b·s²·a bytes
+        """
+        formula = self.written_out()
+        if formula.expr is None:
+            return formula
+        for power in range(HIGHEST):
+            limit = replace(formula, expr=_over(formula.expr, symbol(name) ** power)).limit(name)
+            if limit.expr is not None:
+                return replace(formula, expr=tidy(limit.expr * symbol(name) ** power), note="")
+        raise InputError(f"{formula} grows faster with {name} than any power up to {HIGHEST - 1}")
 
     def per(self, name: str) -> Formula:
-        """The increase of the formula if the size `name` grows by one."""
-        from placealg.cost.growth import per
+        """The increase if a size grows by one.
 
-        return per(self, name)
+        >>> Formula.parse("L*(w + g)*h**2 + V*h*w", "bytes").per("L")
+        h²·(w + g) bytes
+        """
+        formula = self.written_out()
+        if name not in formula.names:
+            formula.limit(name)  # refuses a name that stands for nothing
+        if formula.expr is None:
+            return formula
+        size = symbol(name)
+        grown_by = formula.expr.xreplace({size: size + 1}).expand() - formula.expr.expand()
+        return replace(formula, expr=tidy(grown_by), note="")
+
+    def written_out(self) -> Formula:
+        """The self with named amounts, such as all parameters, written in sizes of the model."""
+        if self.expr is None or not self.defined:
+            return self
+        defined = {symbol(name): expr for name, expr in self.defined.items()}
+        return replace(self, expr=self.expr.xreplace(defined), defined=FrozenMap())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Formula) or self.unit != other.unit:
@@ -397,3 +425,14 @@ def _rational(value: Fraction) -> Any:
 
 def _literal(value: Fraction) -> str:
     return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+
+
+def _over(expr: Any, power: Any) -> Any:
+    """An expression over a power of a positive size, divided term by term inside maxima and sums."""
+    if isinstance(expr, sympy.Add | sympy.Max | sympy.Min):
+        return expr.func(*(_over(part, power) for part in expr.args))
+    if isinstance(expr, sympy.Mul):
+        parts = [part for part in expr.args if isinstance(part, sympy.Max | sympy.Min)]
+        if parts:
+            return expr / parts[0] * _over(parts[0], power)
+    return expr / power

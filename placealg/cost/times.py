@@ -20,12 +20,13 @@ from fractions import Fraction
 
 from placealg.arith import Monomial
 from placealg.cost.communication import LINKS, SENT_ON, Carried, instances_sum, rows, times_sum
+from placealg.cost.figure import Figure
 from placealg.cost.flop import products_run
 from placealg.cost.formula import Formula, expression
 from placealg.cost.irreducible import factored
 from placealg.cost.links import crossing, in_node
 from placealg.cost.stage import Stage, stage_of
-from placealg.cost.sums import Figure, bytes_of, row_sum
+from placealg.cost.sums import bytes_of, row_sum
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, Op

@@ -13,7 +13,7 @@ from placealg.cases.case import CommandCase, CommandOptions, default_model, mode
 from placealg.cases.sizes import read_sizes, said_sizes, symbols_of
 from placealg.errors import InputError
 from placealg.importers.detect import is_configuration
-from placealg.importers.model import model_of, runs_of
+from placealg.importers.model import model_as_read, model_of, runs_of
 from placealg.importers.model import run_as as model_run_as
 from placealg.importers.read import read, read_file, read_once
 from placealg.importers.reading import Options, Reading
@@ -72,9 +72,15 @@ def _once(reading: Reading, *words: Any) -> CommandCase:
     return _of_reading(read_once(reading), *words)
 
 
+def model_for(reading: Reading, name: str = "") -> Model:
+    """The model of a name, run as a file runs it; without a name the one that the file names, or on which it stands."""
+    named = None if name else model_of(reading)
+    return named or model_as_read(reading, name or reading.stand_in or default_model(reading.strategy))
+
+
 def _with(reading: Reading, model: Model) -> Model:
     """The model, with what the reading leaves out beside what the model itself does."""
     return replace(model, left_out=(*model.left_out, *reading.not_covered))
 
 
-__all__ = ["case_of_file", "is_configuration", "model_named", "read", "reading_of_file"]
+__all__ = ["case_of_file", "is_configuration", "model_for", "model_named", "read", "read_once", "reading_of_file"]

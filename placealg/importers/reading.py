@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from placealg.cases.case import default_model
 from placealg.cases.source import Source
 from placealg.errors import InputError
-from placealg.models.model import Model
 from placealg.strategy.spec import Strategy
 
 
@@ -85,19 +83,6 @@ class Reading(Source):
         """Whether neither the file nor the user says how many microbatches a step has, so that it may be one."""
         return (self.options is not None and self.options.microbatches is None and self.strategy.microbatches is None
                 and not self.strategy.pipeline_axis)
-
-    def on(self, name: str = "") -> Model:
-        """The model of a name, run as the file runs it; without a name the one that it names, or on which it stands."""
-        from placealg.importers.model import model_as_read, model_of
-
-        named = None if name else model_of(self)
-        return named or model_as_read(self, name or self.stand_in or default_model(self.strategy))
-
-    def once(self) -> Reading:
-        """The reading of a step with one microbatch, where nothing says how many: its gradients do not rest whole."""
-        from placealg.importers.read import read_once
-
-        return read_once(self)
 
     @property
     def headline(self) -> str:

@@ -20,8 +20,8 @@ from placealg.configurations.question import Question
 from placealg.configurations.run import programs_for
 from placealg.configurations.space import Space
 from placealg.configurations.stages import stage_loads
+from placealg.cost.figure import Figure
 from placealg.cost.machines import machine
-from placealg.cost.sums import Figure
 from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model, shipped
 from placealg.polynomial import Polynomial

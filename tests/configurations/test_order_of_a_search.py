@@ -25,10 +25,10 @@ from placealg.configurations.found import Found
 from placealg.configurations.question import OBJECTIVES, Question
 from placealg.configurations.run import search
 from placealg.configurations.space import Space
+from placealg.cost.figure import Figure
 from placealg.cost.machines import machine
 from placealg.cost.memory import memory
 from placealg.cost.stage import on_stage
-from placealg.cost.sums import Figure
 from placealg.cost.times import Written
 from placealg.frozen import FrozenMap
 from placealg.polynomial import Polynomial

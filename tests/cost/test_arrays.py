@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 import placealg as pa
 from placealg.arith import parse
 from placealg.cost.arrays import CHUNK, Arrays
+from placealg.cost.figure import Figure
 from placealg.cost.products import Products, opaque
 from placealg.cost.stage import on_stage
-from placealg.cost.sums import Figure, sums
+from placealg.cost.sums import sums
 from placealg.models.config import resolve_model
 from placealg.polynomial import Polynomial
 from placealg.strategy.expression import parse_strategy

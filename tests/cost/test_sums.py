@@ -9,8 +9,9 @@ import pytest
 
 import placealg as pa
 from placealg.cost.costs import Costs
+from placealg.cost.figure import Figure
 from placealg.cost.stage import on_stage
-from placealg.cost.sums import Figure, sums
+from placealg.cost.sums import sums
 from placealg.mesh import SYMBOLS
 from placealg.models.config import resolve_model
 from placealg.polynomial import Polynomial

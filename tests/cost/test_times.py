@@ -14,12 +14,12 @@ from placealg.check.claims import Side, decide_claim
 from placealg.cost.communication import communication
 from placealg.cost.communication import rows as rows_of
 from placealg.cost.costs import Costs
+from placealg.cost.figure import Figure
 from placealg.cost.flop import flop
 from placealg.cost.links import crossing
 from placealg.cost.machines import found_in, machine, machines
 from placealg.cost.memory import memory
 from placealg.cost.stage import on_stage
-from placealg.cost.sums import Figure
 from placealg.cost.times import HYPOTHESES, PARAMETERS, PARTS, TERMS, Sent, Written, _bound, _work, times, unmasked
 from placealg.cost.walk import Walk
 from placealg.errors import InputError

@@ -45,7 +45,7 @@ def read_axolotl(document: Document, options: Options) -> Reading:
         "micro_batch_size")))
     draft.size("s", "sequence_len", "tokens of a sequence", said.whole("sequence_len", said.value("sequence_len")))
     again = said.value("gradient_checkpointing")
-    away = isinstance(again, str) and "offload" in again
+    away = isinstance(again, str) and ("offload" in again or again == "unsloth")
     if away or said.truth("gradient_checkpointing", again):
         draft.parts.modifier("recompute_full")
         said.read("gradient_checkpointing", "recompute_full" + ("*offload_activations: inputs of layers rest on the "

@@ -50,9 +50,16 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "nanotron": lambda data: isinstance(data.get("parallelism"), Mapping) and (
         bool({"dp", "tp", "pp"} & set(data["parallelism"])) and bool({"tokens", "optimizer", "general"} & set(data))),
 }
-TOML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"torchtitan": lambda data: (
-    "parallelism" in data or any(key.endswith(("_degree", "batch_size")) for section in ("training", "experimental")
-                                 for key in data.get(section, {})) or {"job", "model"} <= set(data))}
+
+
+def _titan(data: Mapping[str, Any]) -> bool:
+    sections = [data.get(section) for section in ("training", "experimental")]
+    return "parallelism" in data or {"job", "model"} <= set(data) or any(
+        str(key).endswith(("_degree", "batch_size")) for inside in sections if isinstance(inside, Mapping)
+        for key in inside)
+
+
+TOML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {"torchtitan": _titan}
 
 
 _OURS = re.compile(r"^[ \t]*(?:\[(?:mesh|dims|states|groups\b.*|schedule|\[edit\]|\[event\])\]|base\s*=|expect\s*=)",

@@ -60,7 +60,9 @@ A configuration never decides alone. Each item has its file, line and key:
 
 A file is refused, in one line with exit code 2, only where a proof would be about another program: a degree that is
 open, adapters that scale the base, tokens that are dropped, results of ops on the host, another schedule, another file
-that decides, a key that no list knows and whose name speaks of placement (`--ignore KEY` reads on).
+that decides, a script that is no entry point, a key that no list knows and whose name speaks of placement, of freezing
+or of another engine (`--ignore KEY` reads on). Where a file names a model that is not here, `prove`, `cost` and `fit`
+want `--model`; a model whose name tells that it has the ops of one that is here stands on that, which is approximated.
 
 | option | supplies |
 |---|---|
@@ -69,6 +71,7 @@ that decides, a key that no list knows and whose name speaks of placement (`--ig
 | `--with FILE` | a further file that the configuration names, or the config.json of its model |
 | `--env NAME=VALUE`, `--args WORD` | a script's environment, and its arguments |
 | `--key KEY=VALUE` | another value of a key, or of a template's placeholder |
+| `--flash`, `--dropout`, `--loss` | how the model is run, before what the file says of it |
 | `--framework NAME=VERSION` | the defaults of a version or a date: `deepspeed=0.16`, `torchtitan=2025-06` |
 | `--trainer hf` | who calls the engine, and with it the loss |
 | `--microbatches N` | the accumulation, where the file leaves it open |

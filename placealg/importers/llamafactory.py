@@ -46,6 +46,10 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     else:
         draft.parts.modifier("recompute_full")
         said.read("disable_gradient_checkpointing", "recompute_full")
+        if said.flag("use_unsloth_gc"):
+            draft.parts.modifier("offload_activations")
+            said.read("use_unsloth_gc", "offload_activations: inputs of layers rest on the host")
+    said.leave("use_unsloth_gc", "off, or nothing is computed again")
     said.leave("gradient_checkpointing", "disable_gradient_checkpointing decides")
     if said.raw("mixture_of_depths"):
         raise said.refuse("mixture_of_depths", "mixture_of_depths: tokens skip layers")

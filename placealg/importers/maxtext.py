@@ -30,6 +30,9 @@ OPTIMIZERS = {"adamw": "adamw", "adam_pax": "adam", "adam": "adam", "sgd": "sgd"
 CARRIED = "decoder_layer_input"
 """Where the input of a layer is held, if remat_policy is custom: on the device, or the host."""
 
+WITH_FSDP = ("context", "sequence", "expert")
+"""Axes over which weights are sharded with fsdp, where that is 1, too (base.yml: logical_axis_rules of embed)."""
+
 RINGS = {"all_gather": "cp", "ring": "cp_ring", "ulysses": "cp_ulysses"}
 
 
@@ -231,9 +234,10 @@ def _rest(draft: Draft, level: str, axis: str) -> int | None:
 def _axes(draft: Draft, sizes: Mapping[str, int | None]) -> None:
     said, parts = draft.said, draft.parts
     data, fsdp = sizes["data"], sizes["fsdp"]
+    whole = fsdp == 1 and all(sizes[axis] == 1 for axis in WITH_FSDP)
     if data == 1:
-        parts.axis("zero3" if fsdp != 1 else "dp", fsdp)
-    elif fsdp == 1:
+        parts.axis("dp" if whole else "zero3", fsdp)
+    elif whole:
         parts.axis("dp", data)
     else:
         over = said.flag("shard_optimizer_over_data")
@@ -242,7 +246,13 @@ def _axes(draft: Draft, sizes: Mapping[str, int | None]) -> None:
             said.read("shard_optimizer_over_data", "[states] optimizer over both")
     if sizes["fsdp_transpose"] != 1:
         parts.axis("zero3", fsdp_transpose=sizes["fsdp_transpose"])
+    if sizes["context"] != 1 and sizes["sequence"] != 1:
+        raise said.refuse("ici_sequence_parallelism", "sequence_parallelism beside context_parallelism: two axes that "
+                                                      "split the same sequences, which is not read")
     if sizes["context"] != 1 or sizes["sequence"] != 1:
+        if said.raw("context_parallel_strategy") == "usp":
+            raise said.refuse("context_parallel_strategy", "usp: heads over one axis and positions over another, which "
+                                                           "is not read")
         way = RINGS[said.choice("context_parallel_strategy", said.value("context_parallel_strategy"), RINGS)]
         parts.axis(way, cp=sizes["context"] if sizes["context"] != 1 else sizes["sequence"])
         said.read("context_parallel_strategy", way)

@@ -188,9 +188,10 @@ def _feed_forward(gathered: Gathered) -> list[ReadingItem]:
     if not (isinstance(hidden, int) and isinstance(multiple, int) and multiple > 0 and data.get("swiglu") is True) or \
             "ffn-hidden-size" in data:
         return []
-    size = int(4 * hidden * 2 / 3)
-    factor = data.get("hidden-dim-multiplier")
-    size = int(size * factor) if isinstance(factor, (int, float)) else size
+    factor = data.get("hidden-dim-multiplier", 1)
+    if not isinstance(factor, (int, float)) or not 0 < factor < 10**9 or not 0 < hidden < 10**9:
+        return []
+    size = int(int(4 * hidden * 2 / 3) * factor)
     data["ffn-hidden-size"] = multiple * -(-size // multiple)
     gathered.places["ffn-hidden-size"] = gathered.places["multiple-of"]
     del data["multiple-of"]

@@ -317,8 +317,9 @@ def _rest(draft: Draft, degrees: Degrees) -> None:
 def _loss(draft: Draft) -> None:
     """The loss of a step, as of the file's date: that of --framework, else its keys tell it, else it is the last."""
     said = draft.said
-    old = [part for part in SECTIONS[1:] if any(
-        str(name).endswith("_degree") for name in said.document.get((part,)) or ())]
+    tables: dict[str, Any] = {part: said.document.get((part,)) for part in SECTIONS[1:]}
+    old = [part for part, table in tables.items() if isinstance(table, Mapping) and any(
+        str(name).endswith("_degree") for name in table)]
     if old and not said.asked:
         word, why = "mean_of_means", f"as long as degrees stood in [{old[0]}]; a token mean since 2026-01-25"
     else:

@@ -93,12 +93,30 @@ KINDS: tuple[Any, ...] = (True, False, 0, 1, -1, 1.5, "", "x", [], [1], {}, {"a"
                           [[1, [2]], {"a": [3]}], "two\nlines")
 """A value of each kind that a file can hold."""
 
-TABLES = [(p, p.parent.name) for p in FILES if p.suffix in (".yaml", ".json", ".toml") and p.parent.name in formats()]
-"""The small configurations that are tables of keys, each with its format."""
+FRONT_ENDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "bridge": ("megatron_bridge", "model", ("model", "train", "ddp", "optimizer", "mixed_precision", "peft", "dist")),
+    "flagscale": ("flagscale", "", ("experiment", "experiment.task", "experiment.task.type", "experiment.runner",
+                                    "experiment.runner.nnodes", "defaults", "train", "system", "model", "data")),
+    "train": ("flagscale", "system", ("system", "model", "data", "model.multiple_of", "model.hidden_size")),
+    "primus": ("primus", "modules.pre_trainer.overrides", (
+        "modules", "modules.pre_trainer", "modules.pre_trainer.framework", "modules.pre_trainer.config",
+        "modules.pre_trainer.model", "modules.pre_trainer.overrides")),
+}
+"""Folder of small configurations of a front end of Megatron-LM -> format, where its arguments stand, its own keys."""
+
+TABLES = [(p, p.parent.name) for p in FILES if p.suffix in (".yaml", ".json", ".toml") and "configs" not in p.parts
+          and p.parent.name in (*formats(), *FRONT_ENDS)]
+"""The small configurations that are tables of keys, each with its format or its front end."""
 
 
 def keys_of(name: str) -> tuple[str, ...]:
-    """Every key of a format's table, whether a small configuration holds it or not, and every section of them."""
+    """Every key of a format's table, whether a small configuration holds it or not, and every section of them.
+
+    Of a front end, its own keys, and Megatron-LM's arguments where it has them.
+    """
+    if name in FRONT_ENDS:
+        _, place, own = FRONT_ENDS[name]
+        return (*own, *(f"{place}.{key.replace('-', '_')}" for key in table("megatron").keys if place))
     found = dict.fromkeys(key[:at] for key in table(name).keys for at in (
         *(k for k, sign in enumerate(key) if sign == "."), len(key)))
     return tuple(found)
@@ -142,14 +160,20 @@ def loaded(path: Path) -> Any:
 def wrong_with(path: Path, name: str, key: str, value: Any) -> str:
     """What escapes where a key of the format holds a value; it is read as a file of the format."""
     text = written(holding(loaded(path), f"MODEL_ARGS.--{key}" if name == "megatron" else key, value), path.suffix)
-    return wrong_of(text, path.name) or wrong_of(text, path.name, name)
+    form = FRONT_ENDS[name][0] if name in FRONT_ENDS else name
+    return wrong_of(text, str(path)) or wrong_of(text, str(path), form)
 
 
 def test_a_key_of_a_format_with_a_value_of_any_kind_is_read_or_refused() -> None:
     draw = random.Random(7)
     drawn = [(p, name, draw.choice(keys_of(name)), draw.choice(KINDS)) for p, name in draw.choices(TABLES, k=40)]
     small = ROOT / "tests" / "importers" / "miniatures"
-    drawn += [(small / "axolotl" / "qlora.yaml", "axolotl", "lora_modules_to_save", True),
+    of_fronts = [(p, name) for p, name in TABLES if name in FRONT_ENDS]
+    drawn += [(p, name, draw.choice(keys_of(name)), draw.choice(KINDS)) for p, name in draw.choices(of_fronts, k=20)]
+    drawn += [(small / "torchtitan" / "zbv.toml", "torchtitan", "training", True),
+              (small / "torchtitan" / "of_2024.toml", "torchtitan", "training", True),
+              (small / "flagscale" / "train" / "small.yaml", "train", "model.hidden_size", 10**400),
+              (small / "axolotl" / "qlora.yaml", "axolotl", "lora_modules_to_save", True),
               (small / "llamafactory" / "lora.yaml", "llamafactory", "additional_target", 1),
               (small / "nemo" / "gpt.yaml", "nemo", "model", 1), (small / "nemo" / "gpt.yaml", "nemo", "model", ""),
               (small / "nemo" / "gpt.yaml", "nemo", "trainer.gradient_clip_val", 10**400),

@@ -118,6 +118,8 @@ def test_what_is_off_or_idle_changes_nothing(path: str) -> None:
 QUOTED = [
     ("axolotl/fsdp_cp.yaml", "reward_model", True), ("axolotl/fsdp_cp.yaml", "diffusion", {"steps": 4}),
     ("axolotl/fsdp_cp.yaml", "qat", {"weight_dtype": "int8"}), ("axolotl/fsdp_cp.yaml", "gptq", True),
+    ("axolotl/fsdp_cp.yaml", "overrides_of_model_config", {"num_hidden_layers": 4}),
+    ("axolotl/fsdp_cp.yaml", "resize_token_embeddings_to_32x", True), ("llamafactory/full.yaml", "resize_vocab", True),
     ("axolotl/fsdp_cp.yaml", "lisa_n_layers", 4), ("axolotl/fsdp_cp.yaml", "ebft", {"strength": 2}),
     *(("llamafactory/full.yaml", key, True) for key in (
         "use_asft_loss", "use_eaft_loss", "use_dft_loss", "use_distributed_optimizer")),
@@ -144,3 +146,9 @@ def test_the_reference_model_of_slime_is_told() -> None:
         "loss-type", "ref-load", "use-kl-loss"]
     sft = read_words([*words[:-2], "--loss-type", "sft_loss"], Options())
     assert not [i.key for i in sft.approximated if "loss" in i.key]
+
+
+@pytest.mark.parametrize(("path", "key", "value"), [("llamafactory/full.yaml", "use_unsloth_gc", True),
+                                                    ("axolotl/fsdp_cp.yaml", "gradient_checkpointing", "unsloth")])
+def test_checkpoints_of_unsloth_rest_on_the_host(path: str, key: str, value: Any) -> None:
+    assert read_with(path, (key, value)).expression.endswith("recompute_full*offload_activations")

@@ -17,7 +17,7 @@ MINIATURES = Path(__file__).parent / "miniatures"
 QUICK = ("deepspeed/auto.json", "nanotron/all_axes.yaml")
 """The two that are proved in every run; the others take longer."""
 
-GIVEN = {"tp_plan/configuration_twice.py.txt": "deepseek-v3"}
+GIVEN = {"tp_plan/configuration_twice.py.txt": "deepseek-v3", "nanotron/forks.yaml": "gpt"}
 """Models of those whose own is not read, where that is no Llama."""
 
 ALL = sorted(str(p.relative_to(MINIATURES)) for p in MINIATURES.rglob("*") if p.is_file() and p.suffix != ".golden"

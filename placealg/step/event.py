@@ -270,7 +270,8 @@ class Group:
     what it is over all tokens: their mean, the sum, the max. A `frozen` group has weights only: no gradient, no
     optimizer state, and the same values after a step as before. The axes `stacked` split a stack of matrices, such as
     those of experts, and no matrix; `numbered` are the dims that number each parameter's matrices in such a stack, ()
-    where all of them are one. Of an `averaged` group an average of the weights is carried from step to step.
+    where all of them are one. Of an `averaged` group an average of the weights is carried from step to step. `shares`
+    are the axes over which its parameters, its optimizer state and its gradients are sharded, each in mesh order.
     """
 
     name: str
@@ -292,6 +293,7 @@ class Group:
     taken: str = ""
     merge: str = "mean"
     numbered: tuple[tuple[str, ...], ...] = ()
+    shares: tuple[tuple[str, ...], ...] = ()
 
     @property
     def one_moment(self) -> bool:

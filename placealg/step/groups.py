@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -269,7 +269,8 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
     tiers = {name: strategy.offload_tier(name) if elsewhere else "device" for name, elsewhere in away.items()}
     said = {**strategy.tables.get("types", _NOTHING), **group.types}
     return Plan(
-        group=group,
+        group=replace(group, shares=tuple(tuple(a for a in axes if state.sharded(a))
+                                          for state in (parameters, optimizer, gradients))),
         axes=axes,
         gathered=tuple(a for a in axes if parameters.sharded(a)),
         owned=tuple(a for a in axes if optimizer.sharded(a)),

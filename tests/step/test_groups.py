@@ -47,7 +47,7 @@ def names(plans: tuple[Plan, ...]) -> dict[str, tuple[str, ...]]:
 def test_parameters_of_a_unit_that_are_treated_alike_are_one_group_in_forward_order() -> None:
     plans = group_parameters(mine(), SMALL)
     assert names(plans) == {"first.weight": ("first.table",), "layer.weight": ("layer.norm", "layer.up", "layer.down")}
-    assert plans[1].group == Group(
+    assert replace(plans[1].group, shares=()) == Group(
         "layer.weight", "layer", ("layer",), ("layer.norm", "layer.up", "layer.down"), (H, H * F, H * F), L, "adamw",
         "elementwise", (), FrozenMap(), (),
         (FrozenMap({"embed": H}), FrozenMap({"embed": H, "ffn": F}), FrozenMap({"ffn": F})), False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -297,21 +297,12 @@ class Group:
 
     @property
     def one_moment(self) -> bool:
-        """Whether its optimizer keeps one moment of each element: Muon, of all but tables of tokens and positions.
-
-        Those who run Muon leave the embedding and the head to AdamW, as Jordan (2024) does, who proposed it, and
-        DeepSpeed and LLaMA-Factory after him.
-        """
-        return self.optimizer in ONE_MOMENT and not any(is_table(rows) for rows in self.rows)
+        """Whether its optimizer keeps one moment of each element, as Muon does."""
+        return self.optimizer in ONE_MOMENT
 
     def bytes_of(self, value: str) -> str:
         """Bytes per element where a value of the group is held, in the symbols of element sizes."""
         return MOMENT if value == "moments" and self.one_moment else BYTES[value]
-
-
-def is_table(rows: Iterable[str]) -> bool:
-    """Whether a parameter with these dims in rows has a row, or a column, of each token or position."""
-    return not {"vocab", "position"}.isdisjoint(rows)
 
 
 @dataclass(frozen=True, slots=True)

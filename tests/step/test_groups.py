@@ -148,7 +148,9 @@ def test_the_first_rule_that_matches_says_optimizer_types_and_modes() -> None:
     assert (rest.group.optimizer, rest.group.locality, rest.group.whole_reads) == ("sgd", "elementwise", ())
     assert rest.group.parameters == ("layer.norm", "layer.down")
     assert rest.group.types == {} and rest.gather_bytes == "" and rest.gathered == ()
-    assert plans["first.weight"].group.optimizer == "muon"
+    assert plans["first.weight"].group.optimizer == "adamw", "a table of tokens"
+    named = group_parameters(mine(groups={"table": {"match": "table", "optimizer": "muon"}}), SMALL)
+    assert named[0].group.optimizer == "muon" and named[0].group.one_moment
 
 
 def test_what_reads_whole_matrices_is_never_said_to_read_elements() -> None:

@@ -1,7 +1,8 @@
 """Shares that are not whole numbers: what a device holds, and what it sends, if shares are padded.
 
 Along the axes that split a group's parameters by their dims sizes divide, as the split rule demands. Along the others
-an uneven share is padded to the largest one: every rank holds, and sends, that much.
+an uneven share is padded to the largest one: every rank holds, and sends, that much. Where another state is sharded
+over further axes, too, and these cut outside, as `placement.nested` says, a share is a block of each of their blocks.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from placealg.arith import Monomial
 from placealg.cost.held import Share
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.placement import nested
 from placealg.step.program import Group, Reference
 
 
@@ -47,11 +49,13 @@ def largest_share(reference: Reference, group: Group, cut: Share) -> tuple[Piece
     >>> largest_share(step.reference, step.reference.group("head.weight"), frozenset({"dp"}))
     (Piece(lengths=(V,), ranks=dp, width=h),)
     """
-    ranks = Monomial.of(*sorted(cut))
+    levels = nested((a for a in reference.mesh.names if a not in group.split), cut, [*group.shares, cut])
+    blocks = Monomial.of(*sorted({a for level in levels for a in level} - cut))
+    ranks = Monomial.of(*sorted(cut)) * blocks
     if reference.pad == "elements":
         whole = Monomial.of(*group.split)
-        return (Piece(group.elements, ranks * whole, whole),)
-    return tuple(Piece((length,), ranks * local, elements / length * local)
+        return (Piece(group.elements, ranks * whole, whole * blocks),)
+    return tuple(Piece((length,), ranks * local, elements / length * local * blocks)
                  for elements, length, local in _rows(reference, group))
 
 

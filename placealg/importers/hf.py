@@ -46,6 +46,11 @@ def fsdp_words(said: Said, key: str) -> tuple[str, tuple[str, ...]]:
     return strategies[0], tuple(word for word in chosen if word in BESIDE)
 
 
+OF_8_BITS = ("two moments of 8 bits (Dettmers et al. 2022), without the scales of blocks and without what stays in 32 "
+             "bits: small tensors, embeddings")
+"""What is counted of an optimizer's state of 8 bits, and what is not."""
+
+
 @lru_cache(maxsize=1)
 def _packaged() -> dict[str, Any]:
     return tomllib.loads(files("placealg.importers").joinpath("formats", "packaged.toml").read_text(encoding="utf-8"))
@@ -146,7 +151,7 @@ def read_optimizer(draft: Draft, key: str) -> None:
         types = draft.parts.tables.get("types", {})
         master = 4 if types.get("o") == 12 else 0
         draft.parts.types(o=2 + master)
-        draft.said.read(key, f"[types] o = {2 + master}: two moments of 8 bits")
+        draft.said.read(key, f"[types] o = {2 + master}: {OF_8_BITS}")
     if word.startswith("paged"):
         draft.said.approximated(key, "pages of its state may move to the host, which depends on what is free: counted "
                                      "on the device")

@@ -23,7 +23,6 @@ from placealg.models.apart import DONE, apart
 from placealg.models.graph import DEPTH
 from placealg.models.model import Model, Parameter
 from placealg.placement import Levels, nested
-from placealg.step.groups import placements, rule_of
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
 from placealg.step.trained import trained
@@ -127,7 +126,7 @@ def checkpoint(step: Step, strategy: Strategy, model: Model) -> Checkpoint:
     stores = [e for e in step.phase("save") if e.verb == "store"]
     graph = step.reference.graph
     layers = {loop.unit: loop.count for loop in graph.loops if not graph.single(loop.unit)}
-    items = [item for e in stores if e.group for item in _items(step, e, strategy, known)]
+    items = [item for e in stores if e.group for item in _items(step, e, known)]
     if unit := apart(graph):
         layers = {DEPTH: model.graph.count(DEPTH)}
         items = _together(items, unit, layers[DEPTH])
@@ -153,14 +152,14 @@ def _together(items: list[Item], unit: str, count: Monomial) -> list[Item]:
     return [*found, *mine.values()]
 
 
-def _items(step: Step, event: Event, strategy: Strategy, known: Mapping[str, Parameter]) -> Iterable[Item]:
+def _items(step: Step, event: Event, known: Mapping[str, Parameter]) -> Iterable[Item]:
     group, reference = step.reference.group(event.group), step.reference
     for clause in event.where:
         if clause.but or clause.rank == LAST_RANK:
             raise InputError(f"{event.path}: where = {clause}: who stores what of a checkpoint is said by number")
     at = FrozenMap({c.axis: c.rank for c in event.where if c.rank is not None})
     cut = tuple(a for a in reference.mesh.names if any(c.axis == a and c.rank is None for c in event.where))
-    levels = _levels(strategy, group, known[group.parameters[0]], cut)
+    levels = nested((a for a in reference.mesh.names if a not in group.split), cut, [*group.shares, cut])
     flat = bool(cut) and reference.pad == "elements"
     told = [(_ordered(known[p], reference.abstract), _splits(step, group, p)) for p in group.parameters]
     for k, name in enumerate(group.parameters):
@@ -169,13 +168,6 @@ def _items(step: Step, event: Event, strategy: Strategy, known: Mapping[str, Par
                    splits, tuple(a for a in cut if a not in group.split), at,
                    ONE if reference.abstract or reference.graph.single(group.unit) else group.count,
                    group.bytes_of(event.value), flat, tuple(told) if flat else (), k, levels)
-
-
-def _levels(strategy: Strategy, group: Group, parameter: Parameter, cut: tuple[str, ...]) -> Levels:
-    """The levels in which axes cut a state of a group, which is sharded over those of `cut`."""
-    axes = [a for a in strategy.mesh.names if a not in group.split]
-    states = placements(strategy, group, rule_of(strategy, parameter))
-    return nested(axes, cut, [*({a for a in axes if state.sharded(a)} for state in states), cut])
 
 
 def _ordered(parameter: Parameter, abstract: bool) -> FrozenMap[str, Monomial]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -270,7 +270,8 @@ class Group:
     what it is over all tokens: their mean, the sum, the max. A `frozen` group has weights only: no gradient, no
     optimizer state, and the same values after a step as before. The axes `stacked` split a stack of matrices, such as
     those of experts, and no matrix; `numbered` are the dims that number each parameter's matrices in such a stack, ()
-    where all of them are one. Of an `averaged` group an average of the weights is carried from step to step.
+    where all of them are one. Of an `averaged` group an average of the weights is carried from step to step. `shares`
+    are the axes over which its parameters, its optimizer state and its gradients are sharded, each in mesh order.
     """
 
     name: str
@@ -292,24 +293,16 @@ class Group:
     taken: str = ""
     merge: str = "mean"
     numbered: tuple[tuple[str, ...], ...] = ()
+    shares: tuple[tuple[str, ...], ...] = ()
 
     @property
     def one_moment(self) -> bool:
-        """Whether its optimizer keeps one moment of each element: Muon, of all but tables of tokens and positions.
-
-        Those who run Muon leave the embedding and the head to AdamW, as Jordan (2024) does, who proposed it, and
-        DeepSpeed and LLaMA-Factory after him.
-        """
-        return self.optimizer in ONE_MOMENT and not any(is_table(rows) for rows in self.rows)
+        """Whether its optimizer keeps one moment of each element, as Muon does."""
+        return self.optimizer in ONE_MOMENT
 
     def bytes_of(self, value: str) -> str:
         """Bytes per element where a value of the group is held, in the symbols of element sizes."""
         return MOMENT if value == "moments" and self.one_moment else BYTES[value]
-
-
-def is_table(rows: Iterable[str]) -> bool:
-    """Whether a parameter with these dims in rows has a row, or a column, of each token or position."""
-    return not {"vocab", "position"}.isdisjoint(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,9 +12,8 @@ from placealg.frozen import FrozenMap
 from placealg.models.apart import AWAY
 from placealg.models.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
-from placealg.step.event import is_table
 from placealg.step.program import Clause, Group
-from placealg.strategy.options import AVG, LAYER, NONE, ONE_MOMENT, OPTIMIZERS, WIRE_W, WITH_VECTORS
+from placealg.strategy.options import AVG, LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS
 from placealg.strategy.spec import GroupRule, Strategy
 
 
@@ -159,8 +158,7 @@ def _groups_of(strategy: Strategy, model: Model, unit: Unit, summed: Summed,
         key = (leaf, parameter.sites, rule, _optimizer(strategy, rule, parameter, model.abstract), axes,
                summed.get(parameter.name), parameter.name in model.statistics, _frozen(model, parameter),
                _stacked(_optimizer(strategy, rule, parameter, model.abstract)[0], rule, parameter,
-                        split.get(parameter.name, {})),
-               _optimizer(strategy, rule, parameter, model.abstract)[0] in ONE_MOMENT and is_table(parameter.rows))
+                        split.get(parameter.name, {})))
         classes.setdefault(key, []).append(parameter)
     if not classes:
         return
@@ -220,10 +218,22 @@ def _size(model: Model, parameter: Parameter) -> Fraction:
 
 def _optimizer(strategy: Strategy, rule: GroupRule | None, parameter: Parameter,
                abstract: bool) -> tuple[str, str, tuple[str, ...]]:
+    """The optimizer of a parameter, its locality, and what its update reads whole.
+
+    Those who run Muon leave the embedding, the head, norms and biases to AdamW, as Jordan (2024) does, who proposed it,
+    and DeepSpeed and LLaMA-Factory after him; a rule that names an optimizer for a table means it.
+    """
     name, locality, reads = strategy.optimizer(rule.optimizer if rule else "")
-    if name in WITH_VECTORS and len(_matrix(rule, parameter)) < 2 and not abstract:
+    no_matrix = len(_matrix(rule, parameter)) < 2 or (is_table(parameter.rows or parameter.dims)
+                                                      and not (rule and rule.optimizer))
+    if name in WITH_VECTORS and no_matrix and not abstract:
         return "adamw", "elementwise", ()
     return name, locality, reads
+
+
+def is_table(rows: Iterable[str]) -> bool:
+    """Whether a parameter with these dims in rows has a row, or a column, of each token or position."""
+    return not {"vocab", "position"}.isdisjoint(rows)
 
 
 def _matrix(rule: GroupRule | None, parameter: Parameter) -> tuple[str, ...]:
@@ -269,7 +279,8 @@ def _plan(strategy: Strategy, group: Group, rule: GroupRule | None, summed: tupl
     tiers = {name: strategy.offload_tier(name) if elsewhere else "device" for name, elsewhere in away.items()}
     said = {**strategy.tables.get("types", _NOTHING), **group.types}
     return Plan(
-        group=group,
+        group=replace(group, shares=tuple(tuple(a for a in axes if state.sharded(a))
+                                          for state in (parameters, optimizer, gradients))),
         axes=axes,
         gathered=tuple(a for a in axes if parameters.sharded(a)),
         owned=tuple(a for a in axes if optimizer.sharded(a)),

@@ -52,7 +52,7 @@ Stern 2018); LAMB's trust ratio is a quotient of their norms (You et al. 2020).
 """
 
 WITH_VECTORS = ("muon",)
-"""The per-matrix optimizers beside which AdamW updates what is no matrix, such as biases."""
+"""The per-matrix optimizers beside which AdamW updates what is no matrix, such as biases, and tables of tokens."""
 
 ONE_MOMENT = ("muon",)
 """The optimizers that keep one moment of each element, a momentum: Adam keeps two, which `o` counts."""

@@ -46,6 +46,21 @@ def by_hand(model: Model, muon: bool, o: Fraction) -> Fraction:
     return total
 
 
+@given(st.sampled_from(MODELS), st.sampled_from(["zero1", "zero2", "zero3", "hsdp", "zero1*tp", "zero2*pp"]))
+@example("gpt2", "zero1")
+@settings(max_examples=6, deadline=None)
+def test_what_is_left_to_adamw_is_updated_element_by_element(name: str, text: str) -> None:
+    """Bytes and program have one rule: nothing is gathered for the update of what keeps two moments."""
+    step = derive(of(text, "muon"), resolve_model(name))
+    for group in step.reference.trained:
+        gathered = [e for e in step.events if e.group == group.name and e.verb == "all_gather"
+                    and e.value in ("grad_sum", "moments")]
+        adam = group.optimizer == "adamw"
+        assert adam or not any(p in LEFT for p in group.parameters), group.name
+        assert (group.bytes_of("moments") == "o - 4") == adam == (group.locality == "elementwise")
+        assert not (adam and gathered), group.name
+
+
 def of(text: str, optimizer: str) -> Strategy:
     return overlay(parse_strategy(text), {"optimizer": {"name": optimizer}})
 

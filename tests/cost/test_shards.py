@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from placealg.arith import ONE, Monomial
 from placealg.cost.communication import Communication, communication
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
+from placealg.cost.shards import largest_share
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
 from placealg.models.abstract import abstract
 from placealg.models.model import Model
-from placealg.models.transformer import moe
+from placealg.models.transformer import mlp, moe
+from placealg.placement import nested
+from placealg.step.checkpoint import Item, Sizes, coordinates, held
 from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
+from placealg.strategy.spec import strategy_on
 
 GPT2 = Model.from_config("gpt2")
 H, LAYERS, V, S = 768, 12, 50257, 1024
@@ -94,3 +100,39 @@ def test_what_is_filled_up_needs_shapes() -> None:
 def test_a_misspelt_pad_is_told_the_nearest() -> None:
     with pytest.raises(InputError, match="rows"):
         padded("zero3", "row")
+
+
+AXES = ("a1", "a2", "a3")
+STATES = ("parameters", "optimizer", "gradients")
+
+
+def over(several: Sequence[Sequence[str]]) -> Step:
+    """A program whose parameters, optimizer state and gradients are sharded over these axes, and padded."""
+    states = {state: {a: ("S*" if state == "parameters" else "S") if a in axes else "R" for a in AXES}
+              for state, axes in zip(STATES, several, strict=True)}
+    return derive(strategy_on("several", dict.fromkeys(AXES), dims={a: ["batch"] for a in AXES}, states=states,
+                              shards={"pad": "rows"}), mlp())
+
+
+@settings(max_examples=40, deadline=None)
+@given(several=st.lists(st.lists(st.sampled_from(AXES), unique=True), min_size=3, max_size=3),
+       sizes=st.tuples(*[st.integers(2, 4)] * 3), rows=st.integers(64, 90))
+@example(several=[["a1"], ["a1", "a2"], ["a2"]], sizes=(3, 2, 2), rows=67)
+@example(several=[["a1"], ["a2"], []], sizes=(3, 2, 2), rows=67)
+def test_a_padded_share_is_as_many_blocks_as_a_rank_has(
+        several: list[list[str]], sizes: tuple[int, ...], rows: int) -> None:
+    """Element by element: the rows that checkpoints give to ranks, in runs that are all as long as the longest."""
+    step = over(several)
+    group, mesh = step.reference.group("head.weight"), dict(zip(AXES, sizes, strict=True))
+    for cut in {frozenset(axes) for axes in several if axes}:
+        levels = nested(AXES, cut, [*several, cut])
+        item = Item("head.weight", "weight", group.name, group.sites, FrozenMap({"vocab": Monomial.of("V")}), 1,
+                    FrozenMap(), tuple(sorted(cut)), FrozenMap(), ONE, "w", levels=levels)
+        given_ = Sizes(FrozenMap(mesh), FrozenMap({"V": Fraction(rows)}))
+        runs = [held(item, at, given_, {"vocab": ("vocab",)})["vocab"] for at in coordinates(AXES, given_)]
+        (piece,) = largest_share(step.reference, group, cut)
+        total = math.ceil(piece.lengths[0].evaluate({"V": rows}) / piece.ranks.evaluate(mesh)) * (
+            piece.width / Monomial.of("h")).evaluate(mesh)
+        longest, most = max(b - a for run in runs for a, b in run), max(map(len, runs))
+        assert total == longest * most, (several, cut, levels)
+        assert {i for run in runs for a, b in run for i in range(a, b)} == {*range(rows)}

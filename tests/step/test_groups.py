@@ -47,7 +47,7 @@ def names(plans: tuple[Plan, ...]) -> dict[str, tuple[str, ...]]:
 def test_parameters_of_a_unit_that_are_treated_alike_are_one_group_in_forward_order() -> None:
     plans = group_parameters(mine(), SMALL)
     assert names(plans) == {"first.weight": ("first.table",), "layer.weight": ("layer.norm", "layer.up", "layer.down")}
-    assert plans[1].group == Group(
+    assert replace(plans[1].group, shares=()) == Group(
         "layer.weight", "layer", ("layer",), ("layer.norm", "layer.up", "layer.down"), (H, H * F, H * F), L, "adamw",
         "elementwise", (), FrozenMap(), (),
         (FrozenMap({"embed": H}), FrozenMap({"embed": H, "ffn": F}), FrozenMap({"ffn": F})), False)
@@ -148,7 +148,9 @@ def test_the_first_rule_that_matches_says_optimizer_types_and_modes() -> None:
     assert (rest.group.optimizer, rest.group.locality, rest.group.whole_reads) == ("sgd", "elementwise", ())
     assert rest.group.parameters == ("layer.norm", "layer.down")
     assert rest.group.types == {} and rest.gather_bytes == "" and rest.gathered == ()
-    assert plans["first.weight"].group.optimizer == "muon"
+    assert plans["first.weight"].group.optimizer == "adamw", "a table of tokens"
+    named = group_parameters(mine(groups={"table": {"match": "table", "optimizer": "muon"}}), SMALL)
+    assert named[0].group.optimizer == "muon" and named[0].group.one_moment
 
 
 def test_what_reads_whole_matrices_is_never_said_to_read_elements() -> None:

@@ -13,7 +13,7 @@ from placealg.importers.said import Said
 from placealg.models.config import SHIPPED, shipped
 
 FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "group-query-attention",
-         "num-query-groups", "kv-channels", "max-position-embeddings", "position-embedding-type",
+         "num-query-groups", "kv-channels", "max-position-embeddings", "position-embedding-type", "embed-layernorm",
          "use-rotary-position-embeddings", "no-position-embedding", "normalization", "swiglu", "squared-relu",
          "disable-bias-linear", "add-qkv-bias", "qk-layernorm", "untie-embeddings-and-output-weights", "vocab-size",
          "padded-vocab-size", "pad-vocab-size-to", "make-vocab-size-divisible-by", "num-experts", "moe-router-topk",
@@ -72,7 +72,12 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
     layers, hidden, heads = (said.number(f) for f in ("num-layers", "hidden-size", "num-attention-heads"))
     if not layers or not hidden or not heads:
         return {}, SILENT
-    other = next((flag for flag in OTHER if said.raw(flag) not in (*OFF, "multihead", "vanilla")), "")
+    others = [flag for flag in OTHER if said.raw(flag) not in (*OFF, "multihead", "vanilla")]
+    if others == ["embed-layernorm"] and _is_bloom(said, hidden, heads):
+        return {"model_type": "bloom", "hidden_size": hidden, "n_layer": layers, "n_head": heads,
+                "tie_word_embeddings": not said.flag("untie-embeddings-and-output-weights"),
+                **_vocabulary(said, tp)}, ""
+    other = next(iter(others), "")
     if other:
         return {}, f"{other} makes blocks of no family that is read"
     swiglu = said.flag("swiglu")
@@ -104,6 +109,15 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
         return {}, "activation, norm, biases and positions together are no family that is read"
     return {"model_type": family, **fields, "num_key_value_heads": kv, **tied, **more,
             **({"head_dim": head or hidden // heads} if head or family == "qwen3" else {})}, ""
+
+
+def _is_bloom(said: Said, hidden: int, heads: int) -> bool:
+    """Whether blocks under a norm of the embedding are BLOOM's: slopes for positions, LayerNorm, gelu and biases."""
+    on = ("swiglu", "squared-relu", "disable-bias-linear", "qk-layernorm", "group-query-attention")
+    return (said.value("position-embedding-type") == "alibi" and said.value("normalization") == "LayerNorm"
+            and not any(map(said.flag, on)) and said.raw("num-experts") in OFF
+            and said.number("ffn-hidden-size") in (None, 4 * hidden)
+            and said.number("kv-channels") in (None, hidden // heads))
 
 
 def _dense(said: Said, *, rope: bool, rms: bool, swiglu: bool, plain: bool,

@@ -110,3 +110,13 @@ def test_a_network_of_nemo_s_keys(activation: str, more: str, family: str) -> No
     found = reading_of(NEMO.format(activation=activation, more=more), "gpt.yaml", Options())
     model = model_of(found)
     assert (model.family if model else "") == family
+
+
+def test_bloom_is_the_network_of_its_own_flags() -> None:
+    """The flags of bigscience's tr11-176B-ml.slurm make the 176,247,271,424 parameters of bigscience/bloom's card."""
+    flags = ("--num-layers 70 --hidden-size 14336 --num-attention-heads 112 --seq-length 2048 --micro-batch-size 2 "
+             "--embed-layernorm --position-embedding-type alibi --bf16 --pad-vocab-size-to 250880")
+    model = model_of(read_words(["pretrain_gpt.py", *flags.split()], Options()))
+    assert model is not None and (model.family, model.total()) == ("bloom", 176_247_271_424)
+    for other in ("--swiglu", "--normalization RMSNorm", "--disable-bias-linear", "--position-embedding-type rope"):
+        assert model_of(read_words(["pretrain_gpt.py", *flags.split(), *other.split()], Options())) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from placealg.cli.bug_files import names
 from placealg.cli.common_words import COMMON, common
@@ -33,6 +34,7 @@ from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES, Redi
 from placealg.prover.verdict import OBLIGATIONS
 from placealg.render.cost import QUANTITIES
 from placealg.render.values import readable
+from placealg.step.event import GLOBAL_SAYS, GROUP_SAYS
 from placealg.step.program import STEP_PHASES, Event
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
@@ -247,6 +249,16 @@ def _numbers() -> Iterator[Explained]:
             f"{symbol.name} is a symbol: {symbol.meaning}.", f"It is a {symbol.assumption}.", default) if s))
     for name, meaning in QUANTITIES.items():
         yield Explained(name, "quantity", (f"{name}: {meaning}.",))
+    for name, meaning in {**GROUP_SAYS, **GLOBAL_SAYS}.items():
+        yield Explained(name, "value of a program", (f"{name}, in a program, is {meaning}.",), "",
+                        event_where(partial(_of_value, name)))
+    yield Explained("tokens", "divisor", (
+        "tokens, as a divisor in a program, is the number of the rank's own tokens in a microbatch.",), "",
+        event_where(lambda event: "tokens" in event.divisor.names()))
+
+
+def _of_value(name: str, event: Event) -> bool:
+    return event.value == name
 
 
 def _tables() -> Iterator[Explained]:

@@ -32,8 +32,32 @@ LOOPED = ("forward", "backward", "weights")
 MICROBATCH = "microbatch"
 """The name of the loop over microbatches."""
 
-GROUP_VALUES = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "skip")
-GLOBAL_VALUES = ("step", "rng", LOSS_SCALE, "norm", "skip", "count", "loss", "activation")
+GROUP_SAYS: Mapping[str, str] = {
+    "weight": "a parameter, as the ops read it",
+    "master": "the parameter that the optimizer updates",
+    "moments": "what the optimizer keeps of earlier gradients",
+    "average": "an average of the parameter over steps",
+    "grad": "the gradient of one microbatch",
+    "grad_sum": "the sum of the gradients of a step",
+    "norm": "the part of the gradients' global norm of one group, or the whole of it",
+    "skip": "whether a gradient of one group overflowed, or any",
+}
+"""Value of a parameter group in a program -> what it is."""
+
+GLOBAL_SAYS: Mapping[str, str] = {
+    "step": "the step counter",
+    "rng": "the random stream",
+    LOSS_SCALE: "the number by which the loss is multiplied, and of gradients the divisor",
+    "norm": GROUP_SAYS["norm"],
+    "skip": GROUP_SAYS["skip"],
+    "count": "the number of tokens that divides the loss: those of the rank itself in a microbatch, added up over the "
+             "axes that [loss] count_axes names",
+    "loss": "the loss of one microbatch",
+    "activation": "what a unit makes of its tokens, and a stage of a pipeline sends to the next",
+}
+"""Value that is of no group -> what it is."""
+
+GROUP_VALUES, GLOBAL_VALUES = tuple(GROUP_SAYS), tuple(GLOBAL_SAYS)
 
 PARTIALS: Mapping[str, str] = {"norm": "norm", "skip": "compute"}
 """Value of which every group makes a part, and a reduction the whole -> the verb that makes the part."""

@@ -23,7 +23,7 @@ from placealg.prover.evidence.cutoff import LEMMA
 from placealg.prover.evidence.lemmas import LEMMAS
 from placealg.prover.verdict import OBLIGATIONS
 from placealg.step.edit import ACTIONS
-from placealg.step.event_fields import FIELDS
+from placealg.step.event_fields import FIELDS, VALUES
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.file import read_strategy_file
@@ -61,6 +61,7 @@ TABLES = {
     "theorem": lambda: {*coq_theorems(), "forward and backward", "gradient and state"},
     "lemma": lambda: {*(lemma.name for lemma in LEMMAS), LEMMA.partition(":")[0]},
     "verb": lambda: VERBS,
+    "value of a program": lambda: VALUES,
     "value type": lambda: [str(kind) for kind in KINDS],
 }
 

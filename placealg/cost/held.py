@@ -10,11 +10,12 @@ Two shares are kept apart. `content` is what a device's values mean: a reduction
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS
+from placealg.step.effects import Holding
 from placealg.step.event import MICROBATCH, takes_part
 from placealg.step.graph import creates, reads, writes
 from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, EventLoop, Reference, Step
@@ -25,8 +26,6 @@ Key = tuple[str, str, str]
 """(group, value, tier)."""
 
 WHOLE: Share = frozenset()
-COPIES = ("assign", "offload", "fetch")
-"""The verbs that replace a value by a copy of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,44 +196,77 @@ def apply(step: Step, state: State, event: Event, ahead: int = 0) -> State:
     if not event.group:
         return new
     key = (event.group, event.value, event.tiers[1])
-    held, axes = state.get(key), frozenset(event.axes)
-    match event.verb:
-        case "zero":
-            share = owners(event) & held.space if held else owners(event)
-            new[key] = Held(share, share)
-        case verb if verb in COPIES:
-            origin = state.get(origin_of(event)) if event.origin else Held(WHOLE, WHOLE)
-            if origin is None:
-                new.pop(key, None)
-            else:
-                share = origin.readable | owners(event)
-                share = share & held.content if held and event.where else share
-                new[key] = Held(share, share, units=1 + ahead, fetched=event.verb == "fetch")
-        case "publish":
-            origin = state.get(origin_of(event))
-            gained = (origin.readable - axes) | owners(event) if origin else WHOLE
-            if origin and not held:
-                new[key] = Held(gained, gained)
-            elif held and origin and event.axes:
-                new[key] = replace(held, content=held.content & gained, space=held.space & gained)
-        case "gather" | "all_gather" if held:
-            new[key] = held.gathered(axes, 1 + ahead)
-        case "broadcast" if held:
-            new[key] = Held(held.content - axes, held.space - axes)
-        case "slice" if held:
-            new[key] = Held(held.content | axes, held.space | axes)
-        case "reduce" if held and event.to == "S":
-            new[key] = replace(held, content=held.content | axes)
-        case "free" if held and not event.axes:
-            del new[key]
-        case "free" if held and held.copies:
-            new[key] = held.freed(axes)
-        case "free" if held:
-            new[key] = Held(held.content | axes, held.space | axes)
+    holds = event.effect.holds
+    assert holds is not None, f"{event.path}: nothing says what becomes of its share"
+    held = _CHANGES[holds](state, state.get(key), event, ahead)
+    if held is None:
+        new.pop(key, None)
+        return new
     own = frozenset(step.reference.group(event.group).split)
-    if own and key in new and event.verb not in ("gather", "all_gather"):
-        new[key] = replace(new[key], content=new[key].content | own, space=new[key].space | own)
+    cut = own and holds is not Holding.GATHERED
+    new[key] = replace(held, content=held.content | own, space=held.space | own) if cut else held
     return new
+
+
+Change = Callable[[State, Held | None, Event, int], Held | None]
+"""What is held of a value after an event, from the state, what is held of it, and how many units ahead it runs."""
+
+
+def _same(_state: State, held: Held | None, _event: Event, _ahead: int) -> Held | None:
+    return held
+
+
+def _made(_state: State, held: Held | None, event: Event, _ahead: int) -> Held:
+    share = owners(event) & held.space if held else owners(event)
+    return Held(share, share)
+
+
+def _copied(state: State, held: Held | None, event: Event, ahead: int) -> Held | None:
+    origin = state.get(origin_of(event)) if event.origin else Held(WHOLE, WHOLE)
+    if origin is None:
+        return None
+    share = origin.readable | owners(event)
+    share = share & held.content if held and event.where else share
+    return Held(share, share, units=1 + ahead, fetched=event.verb == "fetch")
+
+
+def _published(state: State, held: Held | None, event: Event, _ahead: int) -> Held | None:
+    origin = state.get(origin_of(event))
+    if origin is None:
+        return held
+    gained = (origin.readable - frozenset(event.axes)) | owners(event)
+    if held is None:
+        return Held(gained, gained)
+    return replace(held, content=held.content & gained, space=held.space & gained) if event.axes else held
+
+
+def _gathered(_state: State, held: Held | None, event: Event, ahead: int) -> Held | None:
+    return held and held.gathered(frozenset(event.axes), 1 + ahead)
+
+
+def _sent_whole(_state: State, held: Held | None, event: Event, _ahead: int) -> Held | None:
+    return held and Held(held.content - set(event.axes), held.space - set(event.axes))
+
+
+def _cut(_state: State, held: Held | None, event: Event, _ahead: int) -> Held | None:
+    return held and Held(held.content | set(event.axes), held.space | set(event.axes))
+
+
+def _summed(_state: State, held: Held | None, event: Event, _ahead: int) -> Held | None:
+    return replace(held, content=held.content | set(event.axes)) if held and event.to == "S" else held
+
+
+def _freed(state: State, held: Held | None, event: Event, ahead: int) -> Held | None:
+    if not event.axes:
+        return None
+    return held.freed(frozenset(event.axes)) if held and held.copies else _cut(state, held, event, ahead)
+
+
+_CHANGES: Mapping[Holding, Change] = {
+    Holding.SAME: _same, Holding.MADE: _made, Holding.COPIED: _copied, Holding.PUBLISHED: _published,
+    Holding.GATHERED: _gathered, Holding.SENT_WHOLE: _sent_whole, Holding.CUT: _cut, Holding.SUMMED: _summed,
+    Holding.FREED: _freed,
+}
 
 
 def origin_of(event: Event) -> Key:
@@ -286,7 +318,7 @@ def _liveness(step: Step, events: list[Event]) -> list[tuple[frozenset[Key], fro
     for _ in range(2):
         around, rest = [], live
         for event, (used, fresh) in zip(reversed(events), reversed(uses), strict=True):
-            late, ends = live, fresh - rest if event.verb in COPIES else fresh
+            late, ends = live, fresh - rest if event.effect.copies else fresh
             if not used <= late or not ends.isdisjoint(late):
                 live = (late - ends) | used
             around.append((live, late if used <= late and fresh <= late else late | used | fresh, late))

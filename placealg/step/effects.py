@@ -44,6 +44,20 @@ class Access(Enum):
     VERSION = "the version that it makes or changes"
 
 
+class Holding(Enum):
+    """What becomes of the share of a group's value that a device holds; `cost/held.py` has a function for each."""
+
+    SAME = "as before"
+    MADE = "it is made anew on those that `where` selects"
+    COPIED = "that of the value of which it is a copy"
+    PUBLISHED = "what was updated, on every rank along the axes"
+    GATHERED = "one more copy, gathered from it"
+    SENT_WHOLE = "whole along the axes"
+    CUT = "a part along the axes"
+    SUMMED = "its content is the owner's part, in the storage that it has"
+    FREED = "gone, or of its copies what the axes leave"
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What an event does, and which of its fields have a meaning.
@@ -53,7 +67,8 @@ class Effect:
     S(dim). `rows`: the events of the redistribution table that it is. `axes`: it is local, and has axes all the same.
     `labelled`: it may act on a labelled version. `sourced`: `from` may name another value to read. `copies`: it copies
     from one value or tier to another. `at_home`: it runs in the unit of its tensor. `owners`: it uses the owner
-    function along its axes. `of_parts`: its effect if it starts from partial sums.
+    function along its axes. `of_parts`: its effect if it starts from partial sums. `holds`: what becomes of the share
+    that a device holds, said of every effect on a value of a group.
     """
 
     reads: tuple[Access, ...] = (Access.ORIGIN,)
@@ -70,6 +85,7 @@ class Effect:
     at_home: bool = False
     owners: bool = True
     of_parts: Effect | None = None
+    holds: Holding | None = None
 
     @property
     def of_op(self) -> bool:
@@ -90,20 +106,21 @@ def _both(verb: str, effect: Effect) -> dict[tuple[str, Subject], Effect]:
 Subject = SubjectKind | str
 """The kind of a subject, or one value."""
 
-_S, _GROUP, _GLOBAL = Access, SubjectKind.GROUP, SubjectKind.GLOBAL
+_S, _H, _GROUP, _GLOBAL = Access, Holding, SubjectKind.GROUP, SubjectKind.GLOBAL
 _TENSOR, _GRADIENT = SubjectKind.TENSOR, SubjectKind.GRADIENT
 _MOVED = Effect((_S.VERSIONS,), (_S.VERSION,))
 _OP = Effect((_S.OPERANDS,), (_S.RESULTS,), labelled=False, sourced=False, at_home=True)
-_REDUCTION = Effect(sums=True, divides=True, rows=("all_reduce", "reduce_scatter"))
-_ADDED = Effect(sums=True, divides=True, rows=("all_reduce",), owners=False)
-_GATHERED = Effect(rows=("all_gather",))
-_COPIED = Effect(copies=True)
+_REDUCTION = Effect(sums=True, divides=True, rows=("all_reduce", "reduce_scatter"), holds=_H.SUMMED)
+_ADDED = Effect(sums=True, divides=True, rows=("all_reduce",), owners=False, holds=_H.SAME)
+_GATHERED = Effect(rows=("all_gather",), holds=_H.GATHERED)
+_COPIED = Effect(copies=True, holds=_H.COPIED)
 
 EFFECTS: Mapping[tuple[str, Subject], Effect] = {
-    ("broadcast", _GROUP): Effect(owners=False), ("broadcast", _GLOBAL): Effect(owners=False),
-    ("slice", _GROUP): Effect(rows=("slice",), axes=True),
+    ("broadcast", _GROUP): Effect(owners=False, holds=_H.SENT_WHOLE),
+    ("broadcast", _GLOBAL): Effect(owners=False),
+    ("slice", _GROUP): Effect(rows=("slice",), axes=True, holds=_H.CUT),
     **_both("slice", _moved(dims=("to",), rows=("slice",), axes=True)),
-    ("free", _GROUP): Effect(fresh=False, axes=True),
+    ("free", _GROUP): Effect(fresh=False, axes=True, holds=_H.FREED),
     ("free", _TENSOR): Effect((), (), fresh=False),
     ("gather", _GROUP): _GATHERED,
     ("all_gather", _GROUP): _GATHERED,
@@ -111,16 +128,16 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
     ("assign", _GROUP): _COPIED, ("assign", _GLOBAL): Effect((), copies=True),
     ("assign", _TENSOR): replace(_OP, sourced=True, copies=True),
     ("assign", _GRADIENT): replace(_OP, sourced=True, copies=True),
-    ("zero", _GROUP): Effect((), fresh=False, sourced=False),
+    ("zero", _GROUP): Effect((), fresh=False, sourced=False, holds=_H.MADE),
     ("compute", "activation"): Effect((_S.RUN,), (_S.RAN,), sourced=False),
     ("compute", "loss"): Effect((_S.FINAL,), sourced=False, divides=True),
     ("compute", "count"): Effect((), sourced=False),
-    ("compute", "skip"): Effect((_S.SUMMED,), (_S.PART,), sourced=False),
-    ("compute", "grad"): Effect((_S.ENTERED,), sourced=False, divides=True),
+    ("compute", "skip"): Effect((_S.SUMMED,), (_S.PART,), sourced=False, holds=_H.SAME),
+    ("compute", "grad"): Effect((_S.ENTERED,), sourced=False, divides=True, holds=_H.SAME),
     ("compute", _TENSOR): _OP, ("compute", _GRADIENT): replace(_OP, divides=True),
-    ("scale", _GROUP): Effect(divides=True), ("scale", "loss"): Effect(divides=True),
+    ("scale", _GROUP): Effect(divides=True, holds=_H.SAME), ("scale", "loss"): Effect(divides=True),
     **_both("scale", _moved(divides=True, rows=("scale 1/n",), axes=True)),
-    ("accumulate", _GROUP): Effect((_S.ORIGIN, _S.OWN)),
+    ("accumulate", _GROUP): Effect((_S.ORIGIN, _S.OWN), holds=_H.SAME),
     ("reduce", _GROUP): _REDUCTION,
     ("all_reduce", "norm"): replace(_ADDED, reads=(_S.ORIGIN, _S.PARTS)),
     ("all_reduce", "skip"): replace(_ADDED, reads=(_S.ORIGIN, _S.PARTS)),
@@ -133,18 +150,19 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
     **_both("send", Effect((_S.VERSIONS,), (), axes=True, at_home=True)),
     **_both("recv", Effect((), (_S.VERSION,), axes=True, labelled=False, at_home=True)),
     **_both("pad", _moved(dims=("from",), rows=("zero-pad",), axes=True)),
-    ("norm", _GROUP): Effect(writes=(_S.PART,)),
-    ("clip", _GROUP): Effect((_S.ORIGIN, _S.NORMS)),
-    ("update", _GROUP): Effect((_S.FLAGS, _S.OPTIMIZED, _S.STEP), (_S.STATES,), divides=True, sourced=False),
-    ("update", "average"): Effect((_S.ORIGIN, _S.OWN)),
+    ("norm", _GROUP): Effect(writes=(_S.PART,), holds=_H.SAME),
+    ("clip", _GROUP): Effect((_S.ORIGIN, _S.NORMS), holds=_H.SAME),
+    ("update", _GROUP): Effect((_S.FLAGS, _S.OPTIMIZED, _S.STEP), (_S.STATES,), divides=True, sourced=False,
+                               holds=_H.SAME),
+    ("update", "average"): Effect((_S.ORIGIN, _S.OWN), holds=_H.SAME),
     ("update", "step"): Effect((_S.FLAGS, _S.OWN), sourced=False),
     ("update", "loss_scale"): Effect((_S.FLAGS, _S.OWN), sourced=False),
     ("update", "rng"): Effect((_S.OWN,), sourced=False),
-    ("publish", _GROUP): Effect(fresh=False, rows=("all_gather",)),
+    ("publish", _GROUP): Effect(fresh=False, rows=("all_gather",), holds=_H.PUBLISHED),
     ("offload", _GROUP): _COPIED, ("fetch", _GROUP): _COPIED,
     ("offload", _TENSOR): _moved(copies=True, sourced=False), ("fetch", _TENSOR): _moved(copies=True, sourced=False),
-    ("store", _GROUP): Effect(writes=()), ("store", _GLOBAL): Effect(writes=()),
-    ("load", _GROUP): Effect((), sourced=False), ("load", _GLOBAL): Effect((), sourced=False),
+    ("store", _GROUP): Effect(writes=(), holds=_H.SAME), ("store", _GLOBAL): Effect(writes=()),
+    ("load", _GROUP): Effect((), sourced=False, holds=_H.SAME), ("load", _GLOBAL): Effect((), sourced=False),
 }
 """(verb, kind of subject or value) -> its effect. An event whose divisor names `count`, or the loss scale, reads
 that, too."""

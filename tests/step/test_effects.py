@@ -18,12 +18,13 @@ from conftest import ROOT
 from test_house import imports
 
 from placealg.cases.case import read_case
+from placealg.cost.held import _CHANGES
 from placealg.models.backward import GRAD
 from placealg.simulator import Setting, execute, simulate, tiers
 from placealg.simulator.machine import Machine
 from placealg.simulator.store import Name, Store
 from placealg.step import graph
-from placealg.step.effects import EFFECTS, Access, SubjectKind
+from placealg.step.effects import EFFECTS, Access, Holding, SubjectKind
 from placealg.step.event import Event
 from placealg.step.event_fields import holders, values_of
 from placealg.step.lower import lowered
@@ -47,8 +48,15 @@ def test_every_verb_has_an_effect_on_all_that_it_applies_to() -> None:
                     event = Event("forward", verb, value, group, unit)
                     if (verb, value) != ("free", "loss"):  # a region, of which nothing can be freed
                         assert event.effect.reads or event.effect.writes or verb == "free"
+                    assert not group or event.effect.holds in _CHANGES, f"{verb} of {value}: what becomes of its share"
                     found |= {(verb, value), (verb, event.kind)}
     assert {*EFFECTS} - found == set()
+
+
+def test_what_becomes_of_a_share_is_said_of_groups_alone() -> None:
+    assert {effect.holds for effect in EFFECTS.values()} == {*_CHANGES, None} == {*Holding, None}
+    of_others = (SubjectKind.GLOBAL, SubjectKind.TENSOR, SubjectKind.GRADIENT)
+    assert all(effect.holds is None for (_, kind), effect in EFFECTS.items() if kind in of_others)
 
 
 def test_the_simulator_does_not_read_the_table() -> None:

@@ -151,8 +151,9 @@ def ratios(steps: Iterable[Step]) -> Counter[str]:
     return counted
 
 
-ONLY_IN_THE_MIDDLE, ROWS = 61, 117
-"""Seeds: a ratio for m from 3 on that is none at 1; two classes of contributions, of which one is held whole."""
+ONLY_IN_THE_MIDDLE, ROWS, CUT = 61, 117, 1009
+"""Seeds: a ratio for m from 3 on that is none at 1; two classes of contributions, of which one is held whole; data that
+an axis cuts which splits none."""
 
 
 def twice_in_a_layer() -> Step:
@@ -164,7 +165,7 @@ def twice_in_a_layer() -> Step:
 
 def test_ratios_are_those_of_a_run() -> None:
     drawn = map(one_change, (ONLY_IN_THE_MIDDLE, *range(200, 210)))
-    found = ratios([twice_in_a_layer(), *drawn, some_step(Random(ROWS))])
+    found = ratios([twice_in_a_layer(), *drawn, some_step(Random(ROWS)), some_step(Random(CUT))])
     assert found["the run"] >= 4, found
 
 

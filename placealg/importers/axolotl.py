@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from placealg.errors import InputError
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.hf import (
@@ -23,6 +24,18 @@ from placealg.importers.reading import Options, Reading
 LORA = ("lora_target_linear", "lora_target_modules", "lora_r", "lora_dropout", "lora_modules_to_save", "lora_model_dir",
         "peft_use_dora", "relora")
 
+HALVES = ("bf16", "fp16", "bfloat16", "float16")
+
+PLUGINS = ("liger", "cut_cross_entropy", "kernels", "swanlab", "lm_eval", "llm_compressor", "expert_parallel",
+           "diffusion", "kd")
+"""Plugins of axolotl.integrations of which everything is told by their keys, or that change no step."""
+
+FSDP_KEYS = ("version", "sharding_strategy", "reshard_after_forward", "offload_params", "activation_checkpointing",
+             "auto_wrap_policy", "sync_module_states", "cpu_ram_efficient_loading", "cpu_offload_pin_memory",
+             "use_orig_params", "state_dict_type", "final_state_dict_type", "transformer_layer_cls_to_wrap",
+             "min_num_params", "backward_prefetch", "forward_prefetch", "limit_all_gathers")
+"""Keys of fsdp_config, without fsdp_: the first six decide something here."""
+
 
 def read_axolotl(document: Document, options: Options) -> Reading:
     """The reading of a training configuration."""
@@ -32,9 +45,7 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     lora = _adapters(draft)
     read_model_name(draft, "base_model")
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
-    bf16 = said.value("bf16")
-    fp16 = said.flag("fp16")
-    precision = "fp16" if fp16 else "bf16" if bf16 in (True, "auto", "full", "true") else ""
+    precision = _precision(draft)
     _engine(draft, precision, steps, lora is not None)
     read_float8(draft, "fp8_enable_fsdp_float8_all_gather")
     if lora:
@@ -69,21 +80,39 @@ def read_axolotl(document: Document, options: Options) -> Reading:
                                 "out")
     draft.token_mean()
     _plugins(draft)
+    if said.flag("tiled_mlp"):
+        said.approximated("tiled_mlp", "MLPs run a tile of tokens at a time, again in backward: what they keep inside "
+                                       "is counted whole here")
     read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
-    for key in ("bf16", "fp16", "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
+    for key in (*HALVES, "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
                 "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "fsdp_config", "deepspeed",
                 "dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size",
-                "sequence_parallel_degree", "ring_attn_func"):
+                "sequence_parallel_degree", "ring_attn_func", "tiled_mlp", "llama4_linearized_experts"):
         said.leave(key, "told with the rest, or off")
     return draft.reading()
+
+
+def _precision(draft: Draft) -> str:
+    """In which 16 bits the step runs: bf16 or fp16 in autocast, float16 without it; "" in 32 bits."""
+    said = draft.said
+    bf16 = said.value("bf16")
+    on = bf16 not in ("auto", "full") and said.truth("bf16", bf16)
+    fp16 = said.flag("fp16")
+    if on or bf16 == "full" or said.flag("bfloat16") or (bf16 == "auto" and not fp16):
+        return "bf16"
+    return "fp16" if fp16 else "float16" if said.flag("float16") else ""
 
 
 def _plugins(draft: Draft) -> None:
     """Plugins that run the loss: Liger's keys are its plugin's, and that of cut cross entropy is on where it stands."""
     said = draft.said
     named = said.raw("plugins")
-    text = " ".join(map(str, named)) if isinstance(named, list) else str(named or "")
+    listed = [str(plugin) for plugin in named] if isinstance(named, list) else [str(named)] if named else []
+    text = " ".join(listed)
+    other = [plugin for plugin in listed if plugin.removeprefix("axolotl.integrations.").split(".")[0] not in PLUGINS]
+    if other:
+        said.approximated("plugins", f"{', '.join(other)}: what such a plugin changes is not read")
     for key in ("liger_fused_linear_cross_entropy", "liger_cross_entropy"):
         if "liger" not in text.lower():
             said.leave(key, "Liger is not among the plugins")
@@ -97,9 +126,10 @@ def _plugins(draft: Draft) -> None:
 def _refused(draft: Draft) -> None:
     """What leaves parts of the base frozen, or changes parameters otherwise."""
     said = draft.said
-    if said.raw("unfrozen_parameters"):
-        raise said.refuse("unfrozen_parameters", "only some parameters are trained")
     plugins = said.raw("plugins") or []
+    if said.raw("unfrozen_parameters") or any("spectrum" in str(p) for p in plugins):
+        raise said.refuse("unfrozen_parameters" if said.raw("unfrozen_parameters") else "plugins",
+                          "only some parameters are trained")
     if said.raw("llmcompressor") or any("llm_compressor" in str(p) for p in plugins):
         raise said.refuse("llmcompressor" if said.raw("llmcompressor") else "plugins",
                           "a base that is compressed and pruned while training")
@@ -129,6 +159,9 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
     if not linear and not targets:
         raise said.refuse("adapter", f"adapter {kind}: neither lora_target_modules nor lora_target_linear says beside "
                                      "which modules")
+    if linear and said.flag("llama4_linearized_experts"):
+        said.approximated("llama4_linearized_experts", "experts are linear modules there: adapters stand beside them, "
+                                                       "too")
     if linear and targets:
         said.read("lora_target_modules", "with all linear modules, by lora_target_linear")
     return AdapterKeys("lora_r", said.whole("lora_r", said.value("lora_r")) or 8,
@@ -146,18 +179,20 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     replicas = said.number("dp_replicate_size") or 1
     config: Any = said.raw("fsdp_config") or {}
     axes: tuple[str, ...] = ()
+    if precision == "float16" and (said.raw("deepspeed") or said.raw("fsdp") or config):
+        raise said.refuse("float16", "weights of float16 without autocast under DeepSpeed or FSDP, which is not read")
     if said.raw("deepspeed"):
         if tp > 1:
             raise said.refuse("tensor_parallel_size", f"tensor_parallel_size {tp} under DeepSpeed, which is not read")
         read_deepspeed_path(draft, "deepspeed", "axolotl", precision, steps, cp)
-        for key in ("bf16", "fp16"):
+        for key in HALVES:
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
     elif said.raw("fsdp") or config or said.raw("dp_shard_size"):
         axes = _fsdp(draft, config, _data(draft, tp * cp, replicas), replicas, steps, precision)
     else:
         if tp * cp == 1:
-            key = "bf16" if precision == "bf16" else "fp16"
+            key = next((k for k in HALVES if said.raw(k) not in (None, False)), "bf16" if precision else "fp16")
             if lora and precision:
                 read_adapter_ddp(draft, key)
             else:
@@ -248,8 +283,12 @@ def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int
         parts.modifier("offload_parameters")
     if said.truth("fsdp_config", field("activation_checkpointing", False)):
         parts.modifier("recompute_full")
-    for key, _ in fields.values():
-        said.read(key, "of FSDP")
+    for name, (key, _) in fields.items():
+        if name in FSDP_KEYS:
+            said.read(key, "of FSDP")
+        elif not said.ignores(key):
+            raise InputError(f"'{key}' is no known key of fsdp_config", where=said.where(key), name=name,
+                             valid=FSDP_KEYS)
     if str(field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")).upper() != "TRANSFORMER_BASED_WRAP":
         said.approximated("fsdp_config", "units of another size than layers: transient and peak are off")
     return axes

@@ -14,6 +14,7 @@ from placealg.importers.beside import beside, is_there
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.kinds import kind_of
 from placealg.importers.names import alike_name, kind_without_graph, shipped_name
 from placealg.importers.said import Said
 from placealg.importers.tables import table
@@ -63,9 +64,10 @@ def packaged(trainer: str, name: str) -> str:
         return ""
     zero = {"stage": row["stage"], **{key: {"device": "cpu"} for key in ("offload_optimizer", "offload_param")
                                       if row.get(key)}}
-    sixteen = {"enabled": True} if row.get("bf16") else {"enabled": "auto"}
-    return json.dumps({"zero_optimization": zero, "bf16": sixteen, **({} if row.get("bf16") else {
-        "fp16": {"enabled": "auto"}}), "gradient_clipping": "auto"}, indent=1)
+    bf16 = row.get("bf16", "auto")
+    fp16 = {} if bf16 is True else {"fp16": {"enabled": row.get("fp16", "auto")}}
+    return json.dumps({"zero_optimization": zero, "bf16": {"enabled": bf16}, **fp16, "gradient_clipping": "auto"},
+                      indent=1)
 
 
 def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int, outer: int = 1) -> None:
@@ -119,8 +121,12 @@ def read_model_name(draft: Draft, key: str) -> None:
     """The model by its name on the hub, or by the config.json that lies there."""
     said = draft.said
     name = str(said.raw(key) or "")
-    if kind := kind_without_graph(Path(name).name):
-        raise said.refuse(key, f"{name} is {kind}, of which there is no op graph")
+    if network := kind_without_graph(Path(name).name):
+        raise said.refuse(key, f"{name} is {network}, of which there is no op graph")
+    kind = kind_of(Path(name).name)
+    if kind and kind.name == "quantisation":
+        said.approximated(f"weights of {key}", f"{Path(name).name} rests in fewer bits by its name: bytes and products "
+                                               "are of all of them here")
     shipped = shipped_name("huggingface", name)
     if draft.options.model:
         draft.model = draft.options.model

@@ -27,6 +27,10 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     """The reading of a training configuration."""
     draft = Draft("llamafactory", document, options)
     said = draft.said
+    idle = next((key for key in ("do_predict", "do_eval") if said.truth(key, said.raw(key) or False)), "")
+    if idle and not said.flag("do_train"):
+        raise said.refuse(idle, f"{idle} without do_train: nothing is trained")
+    said.leave("do_train", "a file is read as it trains")
     lora = _trained(draft)
     for key in PROJECTED:
         if said.flag(key):

@@ -154,7 +154,10 @@ def _whole(draft: Draft, keys: AdapterKeys, model: Model) -> None:
         train += ours
         unknown += [] if ours else [word]
     if unknown:
-        raise draft.said.refuse(keys.whole_key, f"{keys.whole_key} {', '.join(unknown)}: no module of {model.name}")
+        tied = "lm_head" in unknown and not any("lm_head" in name for name in names.values())
+        raise draft.said.refuse(keys.whole_key, f"{keys.whole_key} {', '.join(unknown)}: " + (
+            f"the head of {model.name} is its embedding, and PEFT trains a copy of it apart" if tied else
+            f"no module of {model.name}"))
     if train:
         draft.parts.say("adapters", "train", list(dict.fromkeys(train)))
         draft.said.approximated(keys.whole_key, f"{', '.join(words)} train whole; the frozen copy that PEFT keeps of "

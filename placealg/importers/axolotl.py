@@ -196,7 +196,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
             if lora and precision:
                 read_adapter_ddp(draft, key)
             else:
-                read_ddp(draft, 2 if precision else 4, key)
+                read_ddp(draft, 2 if precision else 4, key, 2 if precision else 4)
         else:
             parts.axis("dp", draft.divided(world, tp * cp, "tensor and context parallelism"))
             parts.types(w=2, g=2, wire=2, o=4, act=2)

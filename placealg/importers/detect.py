@@ -14,6 +14,7 @@ from placealg.importers.document import MAX_BYTES, Document, json_document, toml
 from placealg.importers.megatron_files import is_bridge, is_flagscale, is_primus
 from placealg.importers.nemo import is_nemo
 from placealg.importers.tables import formats, table
+from placealg.importers.trl import is_trl
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "fp16", "bf16")
 BESIDE = ("steps_per_print", "wall_clock_breakdown", "gradient_clipping", "zero_allow_untested_optimizer")
@@ -36,6 +37,7 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "accelerate": lambda data: "distributed_type" in data or "compute_environment" in data,
     "llamafactory": lambda data: "finetuning_type" in data or (
         "model_name_or_path" in data and data.get("stage") in ("sft", "pt", "dpo", "kto", "rm", "ppo")),
+    "trl": is_trl,
     "axolotl": lambda data: "base_model" in data and bool({"datasets", "micro_batch_size", "pretraining_dataset"} & set(
         data)),
     "maxtext": _maxtext,

@@ -59,7 +59,7 @@ def _packaged() -> dict[str, Any]:
 
 def packaged(trainer: str, name: str) -> str:
     """The DeepSpeed JSON that comes with a trainer under a name; "" where none does."""
-    row = _packaged()[trainer].get(name)
+    row = _packaged().get(trainer, {}).get(name)
     if row is None:
         return ""
     zero = {"stage": row["stage"], **{key: {"device": "cpu"} for key in ("offload_optimizer", "offload_param")
@@ -87,23 +87,44 @@ def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, st
     draft.include(inner)
 
 
-def read_ddp(draft: Draft, loaded: int, key: str) -> None:
-    """DDP on weights of `loaded` bytes, in autocast."""
+def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2) -> None:
+    """DDP on weights of `loaded` bytes; ops keep what autocast makes, of `act` bytes."""
     draft.parts.axis("dp", draft.divided(draft.options.world_size, 1, "data parallelism"))
-    draft.parts.types(w=loaded, g=loaded, wire=loaded, o=2 * loaded, act=2)
+    draft.parts.types(w=loaded, g=loaded, wire=loaded, o=2 * loaded, act=act)
     draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
     draft.said.read(key, f"[types] w = g = wire = {loaded}, o = {2 * loaded}: what was loaded is trained, without a "
                          "master")
 
 
-def read_adapter_ddp(draft: Draft, key: str) -> None:
-    """DDP on a frozen base of 2 bytes, with adapters of 4 (PEFT: autocast_adapter_dtype)."""
+def read_adapter_ddp(draft: Draft, key: str, base: int = 2, adapter: int = 4, act: int = 2) -> None:
+    """DDP on a frozen base of `base` bytes, with adapters of `adapter` (PEFT's autocast_adapter_dtype makes them 4)."""
     draft.parts.axis("dp", draft.divided(draft.options.world_size, 1, "data parallelism"))
-    draft.parts.types(w=2, g=4, wire=4, o=8, act=2)
+    draft.parts.types(w=base, g=adapter, wire=adapter, o=2 * adapter, act=act)
     for part in (LOW, HIGH):
-        draft.parts.say("groups", f"adapters_{part}", {"match": f"*.{part}.weight", "types": {"w": 4}})
+        draft.parts.say("groups", f"adapters_{part}", {"match": f"*.{part}.weight", "types": {"w": adapter}})
     draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
-    draft.said.read(key, "[types] w = 2 of the base; w = g = wire = 4, o = 8 of adapters, without a master")
+    draft.said.read(key, f"[types] w = {base} of the base; w = g = wire = {adapter}, o = {2 * adapter} of adapters, "
+                         "without a master")
+
+
+def read_fsdp_list(draft: Draft, key: str, precision: str, steps: int, word: str | None = None) -> None:
+    """FSDP by the Trainer's list under a key, or as its `word`; gradients rest whole between microbatches.
+
+    Shards rest in fp32; they are gathered in 16 bits where `precision` names such.
+    """
+    word, words = (word, ()) if word else fsdp_words(draft.said, key)
+    name = FSDP[word]
+    draft.parts.axis(name, draft.divided(draft.options.world_size, 1, "FSDP"))
+    if precision:
+        draft.parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
+    else:
+        draft.parts.types(w=4, g=4, wire=4, o=8, act=4)
+    if steps > 1 and name in ("zero3", "fsdp_no_reshard"):
+        draft.parts.accumulate_whole("dp")
+    draft.said.read(key, f"{name}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under no_sync")
+    if "offload" in words:
+        draft.parts.modifier("offload_optimizer")
+        draft.parts.modifier("offload_parameters")
 
 
 def config_beside(draft: Draft, name: str) -> str:

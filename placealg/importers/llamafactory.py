@@ -7,12 +7,11 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.hf import (
-    FSDP,
-    fsdp_words,
     read_adapter_ddp,
     read_ddp,
     read_deepspeed_path,
     read_float8,
+    read_fsdp_list,
     read_model_name,
     read_optimizer,
 )
@@ -133,22 +132,14 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     elif said.raw("fsdp"):
         if isinstance(said.raw("fsdp_config"), str):
             raise said.refuse("fsdp_config", f"{said.raw('fsdp_config')} decides, another file", "give accelerate's")
-        word, words = fsdp_words(said, "fsdp")
-        name = FSDP[word]
-        draft.parts.axis(name, draft.divided(draft.options.world_size, 1, "FSDP"))
-        draft.parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
-        if steps > 1 and name in ("zero3", "fsdp_no_reshard"):
-            draft.parts.accumulate_whole("dp")
-        said.read("fsdp", f"{name}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under no_sync")
-        if "offload" in words:
-            draft.parts.modifier("offload_optimizer")
-            draft.parts.modifier("offload_parameters")
+        read_fsdp_list(draft, "fsdp", precision, steps)
     else:
         loaded = 2 if said.flag("pure_bf16") else 4
         if lora and precision and loaded == 4:
             read_adapter_ddp(draft, "bf16" if precision == "bf16" else "fp16")
         else:
-            read_ddp(draft, loaded, "pure_bf16" if loaded == 2 else "bf16" if said.has("bf16") else "fp16")
+            read_ddp(draft, loaded, "pure_bf16" if loaded == 2 else "bf16" if said.has("bf16") else "fp16",
+                     2 if precision or loaded == 2 else 4)
     if precision == "fp16":
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")

@@ -24,6 +24,7 @@ READERS: Mapping[str, tuple[str, str]] = {
     "nanotron": ("nanotron", "read_nanotron"),
     "torchtitan_py": ("torchtitan_py", "read_registry"),
     "llamafactory": ("llamafactory", "read_llamafactory"),
+    "trl": ("trl", "read_trl"),
     "axolotl": ("axolotl", "read_axolotl"),
     "maxtext": ("maxtext", "read_maxtext"),
     "maxtext_sh": ("maxtext", "read_maxtext_script"),

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent / "miniatures"
 PLACES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "deepspeed/zero3_offload.json": ("deepspeed", ()), "accelerate/fsdp2_mesh.yaml": ("accelerate", ()),
     "axolotl/fsdp_cp.yaml": ("axolotl", ()), "llamafactory/full.yaml": ("llamafactory", ()),
+    "trl/sft.yaml": ("trl", ()),
     "torchtitan/four_axes.toml": ("torchtitan", ("training",)), "nanotron/all_axes.yaml": ("nanotron", ("model",)),
     "nemo/gpt.yaml": ("nemo", ("model",)), "automodel/fsdp2.yaml": ("automodel", ("model",)),
     "levanter/qwen3.yaml": ("levanter", ("trainer",)),

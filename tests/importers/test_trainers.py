@@ -64,6 +64,14 @@ def test_a_mistyped_key_of_fsdp_is_named(seed: int) -> None:
     assert "run.yaml:6" in str(raised.value)
 
 
+@pytest.mark.parametrize("engine", ["", "fsdp: full_shard\n"])
+@pytest.mark.parametrize("keys", [{}, {"bf16": True}, {"fp16": True}, {"bf16": False, "fp16": False}])
+def test_without_autocast_everything_has_4_bytes(engine: str, keys: dict[str, bool]) -> None:
+    types = of(FACTORY + engine, **keys).strategy.tables["types"]
+    assert int(types["act"]) == (2 if any(keys.values()) else 4)
+    assert int(types["w"]) == 4 and int(types["wire"]) == (2 if engine and any(keys.values()) else 4)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_plugins_are_known_or_told(seed: int) -> None:
     random = Random(seed)

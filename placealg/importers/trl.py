@@ -1,0 +1,199 @@
+"""TRL YAML (`trl sft --config FILE`): fine-tuning by the HF Trainer, under DeepSpeed, FSDP or DDP."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from placealg.importers.document import Document
+from placealg.importers.draft import Draft
+from placealg.importers.hf import (
+    read_adapter_ddp,
+    read_ddp,
+    read_deepspeed_path,
+    read_fsdp_list,
+    read_model_name,
+    read_optimizer,
+)
+from placealg.importers.kernels import LIGER, read_words, run_loss
+from placealg.importers.lora import ALL, AdapterKeys, read_adapters
+from placealg.importers.reading import Options, Reading
+
+MARKS = {
+    "trl grpo or rloo": ("reward_funcs", "num_generations", "max_completion_length", "generation_batch_size",
+                         "steps_per_generation", "scale_rewards", "num_iterations"),
+    "trl dpo": ("precompute_ref_log_probs", "f_divergence_type", "ld_alpha", "discopop_tau", "use_weighting",
+                "loss_weights", "label_smoothing"),
+    "trl kto": ("desirable_weight", "undesirable_weight"),
+    "trl dpo, kto or grpo": ("beta", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),
+    "trl reward": ("center_rewards_coefficient",),
+}
+"""A command that is not `trl sft` -> keys that it has and `trl sft` lacks."""
+
+NEXT_TOKEN = ("nll", "chunked_nll", "dft")
+"""Losses of `trl sft`."""
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+
+LAUNCHED = ("multi_gpu", "single_gpu", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+"""Configurations of accelerate that come with TRL, of 8 processes but for single_gpu."""
+
+ADAPTERS = ("lora_r", "lora_target_modules", "lora_modules_to_save", "lora_dropout", "use_dora")
+
+
+def is_trl(data: Any) -> bool:
+    """Whether a table is TRL's: a model beside a data set of the hub, or beside PEFT's switch, and no stage."""
+    return "model_name_or_path" in data and not {"stage", "finetuning_type"} & set(data) and bool(
+        {"dataset_name", "datasets", "dataset_mixture", "dataset_mixer", "use_peft", "reward_funcs"} & set(data))
+
+
+def read_trl(document: Document, options: Options) -> Reading:
+    """The reading of a training configuration."""
+    draft = Draft("trl", document, options)
+    said = draft.said
+    lora = _adapters(draft)
+    read_model_name(draft, "model_name_or_path")
+    other = _command(draft)
+    fp16 = said.flag("fp16")
+    autocast = said.flag("bf16") if said.has("bf16") else not fp16
+    precision = "bf16" if autocast else "fp16" if fp16 else ""
+    steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
+    _engine(draft, precision, steps, lora)
+    if draft.microbatches is None:
+        draft.accumulation(steps, "gradient_accumulation_steps")
+    draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
+        "per_device_train_batch_size", said.value("per_device_train_batch_size")))
+    length = "max_seq_length" if said.has("max_seq_length") else "max_length"
+    if length == "max_length" and "max_length" in document.data and not said.has("max_length"):
+        said.unsaid("max_length", "nothing is cut off: s is that of the data")
+    else:
+        draft.size("s", length, "longest sequence", said.whole(length, said.value(length)))
+    if said.flag("gradient_checkpointing"):
+        draft.parts.modifier("recompute_full")
+        said.read("gradient_checkpointing", "recompute_full")
+    else:
+        said.read("gradient_checkpointing", "nothing is computed again")
+    if said.flag("activation_offloading"):
+        draft.parts.modifier("offload_activations")
+        said.read("activation_offloading", "offload_activations: what layers keep rests on the host")
+    if said.flag("disable_dropout"):
+        draft.runs["dropout"] = False
+        said.read("disable_dropout", "--no-dropout")
+    draft.clip("max_grad_norm", said.value("max_grad_norm"))
+    read_optimizer(draft, "optim")
+    draft.token_mean()
+    if not other:
+        _loss(draft)
+    read_words(draft)
+    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
+    if lora:
+        read_adapters(draft, lora)
+        if not said.has("lora_dropout"):
+            said.approximated("lora_dropout", "dropout of what enters an adapter is left out, with its masks (default)",
+                              said.default("lora_dropout"))
+    for key in ("bf16", "fp16", "dtype", "torch_dtype", "use_peft", "load_in_4bit", "load_in_8bit", "max_length",
+                "activation_offloading", "disable_dropout", "deepspeed", "fsdp", "accelerate_config"):
+        said.leave(key, "told with the rest, or off")
+    return draft.reading()
+
+
+def _command(draft: Draft) -> str:
+    """The command whose keys a file holds, where it is not `trl sft`; "" for that, which is read."""
+    said = draft.said
+    kind = said.raw("loss_type")
+    found = {key: name for name, keys in MARKS.items() for key in keys if said.has(key)}
+    if kind is not None and str(kind) not in NEXT_TOKEN:
+        found["loss_type"] = "another command than trl sft"
+    for key, name in found.items():
+        what = "answers are generated and rewarded, and " if "grpo or rloo" in name else ""
+        said.approximated(key, f"of {name}: {what}another loss, with other models beside this one, is left out")
+    if not found:
+        said.missing("command", "whoever launches says trl sft, dpo, kto or reward: read as trl sft")
+    return next(iter(found.values()), "")
+
+
+def _loss(draft: Draft) -> None:
+    """The cross entropy of `trl sft`, which is chunked unless the file says otherwise or Liger runs it."""
+    said = draft.said
+    kind, liger = said.raw("loss_type"), any(said.raw(key) not in (None, False) for key in LIGER)
+    if kind == "dft":
+        said.approximated("loss_type", "dft: each token weighs by its own probability: it is the plain cross entropy "
+                                       "here")
+    elif kind == "nll" or (kind is None and liger):
+        said.read("loss_type", "the cross entropy of the next token", "nll")
+    else:
+        run_loss(draft, "loss_type", "chunked")
+
+
+def _adapters(draft: Draft) -> AdapterKeys | None:
+    """What adapters the file sets up; None where it sets up none."""
+    said = draft.said
+    bits = next((n for n in (4, 8) if said.flag(f"load_in_{n}bit")), 0)
+    if not said.flag("use_peft"):
+        if bits:
+            raise said.refuse(f"load_in_{bits}bit", f"load_in_{bits}bit: the base rests in fewer bits, and trains")
+        for key in ADAPTERS:
+            said.leave(key, "no adapters")
+        return None
+    if said.flag("use_dora"):
+        raise said.refuse("use_dora", "use_dora: adapters also scale the columns of the base")
+    said.leave("use_dora", "off")
+    said.read("use_peft", "[adapters]: the base is frozen, without gradients and optimizer state")
+    targets = said.value("lora_target_modules")
+    if targets in (ALL, [ALL]):
+        targets = ALL
+    return AdapterKeys("lora_r", said.whole("lora_r", said.value("lora_r")) or 16, "lora_target_modules", targets,
+                       "lora_modules_to_save", said.raw("lora_modules_to_save"), f"load_in_{bits}bit" if bits else "",
+                       bits, "lora_dropout")
+
+
+def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) -> None:
+    """DeepSpeed, FSDP or DDP, by the file's own keys or by accelerate's configuration that it names."""
+    said = draft.said
+    named = said.raw("accelerate_config")
+    launched = str(named) if named is not None else ""
+    if launched and launched not in LAUNCHED:
+        raise said.refuse("accelerate_config", f"accelerate_config names {launched}, another file, which decides where "
+                                               "states rest", f"import that, or name one of {', '.join(LAUNCHED)}")
+    world = draft.world(said.number("num_processes"), "num_processes")
+    if said.has("num_processes"):
+        said.read("num_processes", f"{world} devices in all")
+    elif launched and world is None:
+        world = 1 if launched == "single_gpu" else 8
+        said.follows("num_processes", f"{world} devices in all, by the {launched}.yaml that comes with TRL")
+    draft.options = replace(draft.options, world_size=world)
+    dtype = "torch_dtype" if said.has("torch_dtype") else "dtype"
+    word = said.choice(dtype, said.value(dtype), BYTES)
+    if word == "auto":
+        said.unsaid(dtype, "the checkpoint's own type: 16 bits are read")
+    loaded = BYTES[word]
+    engine = "deepspeed" if said.raw("deepspeed") else "accelerate_config" if launched.startswith("zero") else ""
+    if engine:
+        read_deepspeed_path(draft, engine, "trl", precision, steps)
+        said.leave(dtype, "DeepSpeed decides the bytes")
+    elif said.raw("fsdp") or launched.startswith("fsdp"):
+        key = "fsdp" if said.raw("fsdp") else "accelerate_config"
+        if lora:
+            raise said.refuse(key, f"{key} with adapters: in which bytes frozen and trained parameters are flattened "
+                                   "is not read")
+        if word not in ("float32", "auto"):
+            raise said.refuse(dtype, f"{dtype} {word} under FSDP: shards of 16 bits are not read")
+        if said.raw("fsdp_config"):
+            raise said.refuse("fsdp_config", "fsdp_config decides how states are sharded, and is not read",
+                              "give accelerate's")
+        read_fsdp_list(draft, key, precision, steps, "full_shard" if key == "accelerate_config" else None)
+        said.leave(dtype, "shards rest in fp32")
+    elif lora:
+        base, adapter = loaded, 2 if lora.bits else 4
+        read_adapter_ddp(draft, dtype, base, adapter, 2 if precision or base == 2 else 4)
+    else:
+        read_ddp(draft, loaded, dtype, 2 if precision or loaded == 2 else 4)
+    if launched:
+        said.leave("accelerate_config", f"{launched}: one device or DDP")
+    if precision == "fp16":
+        draft.overflow()
+        said.read("fp16", "[optimizer] skip = \"overflow\"")
+    elif precision:
+        said.read("bf16", "autocast: ops run in bf16", True)
+    else:
+        said.read("bf16", "no autocast", False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from placealg.errors import InputError
@@ -172,13 +173,15 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
 
 def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     """DeepSpeed, FSDP or DDP, with context and tensor parallelism."""
-    said, parts, world = draft.said, draft.parts, draft.options.world_size
+    said, parts = draft.said, draft.parts
     tp = said.whole("tensor_parallel_size", said.value("tensor_parallel_size")) or 1
     cp_key = "sequence_parallel_degree" if said.has("sequence_parallel_degree") else "context_parallel_size"
     cp = said.whole(cp_key, said.value(cp_key)) or 1
     replicas = said.number("dp_replicate_size") or 1
     config: Any = said.raw("fsdp_config") or {}
     axes: tuple[str, ...] = ()
+    sharded = bool(said.raw("fsdp") or config)
+    ep = _experts(draft, tp, cp, replicas, sharded)
     if precision == "float16" and (said.raw("deepspeed") or said.raw("fsdp") or config):
         raise said.refuse("float16", "weights of float16 without autocast under DeepSpeed or FSDP, which is not read")
     if said.raw("deepspeed"):
@@ -188,24 +191,26 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
         for key in HALVES:
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
-    elif said.raw("fsdp") or config or said.raw("dp_shard_size"):
-        axes = _fsdp(draft, config, _data(draft, tp * cp, replicas), replicas, steps, precision)
+    elif sharded:
+        data, replicas = _data(draft, tp * cp * ep, replicas)
+        axes = _fsdp(draft, config, data, replicas, steps, precision)
     else:
-        if tp * cp == 1:
-            key = next((k for k in HALVES if said.raw(k) not in (None, False)), "bf16" if precision else "fp16")
-            if lora and precision:
-                read_adapter_ddp(draft, key)
-            else:
-                read_ddp(draft, 2 if precision else 4, key, 2 if precision else 4)
+        _replicated(draft, tp * cp * ep, replicas)
+        key = next((k for k in HALVES if said.raw(k) not in (None, False)), "bf16" if precision else "fp16")
+        wide = 2 if precision else 4
+        if lora and precision:
+            read_adapter_ddp(draft, key, split=tp * cp * ep)
         else:
-            parts.axis("dp", draft.divided(world, tp * cp, "tensor and context parallelism"))
-            parts.types(w=2, g=2, wire=2, o=4, act=2)
-            said.read("bf16", "[types] w = g = wire = 2, o = 4")
+            read_ddp(draft, wide, key, wide, tp * cp * ep)
+    if ep > 1:
+        parts.axis("ep", ep)
+        if axes:
+            _joined(draft, axes, steps, "ep")
     if cp > 1:
         ring = "batch_ring" in str(said.value("ring_attn_func"))
         parts.axis("cp_ring" if ring else "cp", cp)
         if axes or said.raw("deepspeed"):
-            _over_context(draft, axes or ("dp",), steps)
+            _joined(draft, axes or ("dp",), steps, "cp")
         said.read(cp_key, f"{'cp_ring' if ring else 'cp'} over {cp} ranks")
         said.read("ring_attn_func", "how keys and values travel")
     if tp > 1:
@@ -218,28 +223,89 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
         said.read("fp16", "[optimizer] skip = \"overflow\"")
 
 
-def _data(draft: Draft, split: int, replicas: int) -> int | None:
-    """The ranks of data, replicas among them: of the world, or as dp_shard_size and dp_replicate_size say."""
+def _experts(draft: Draft, tp: int, cp: int, replicas: int, sharded: bool) -> int:
+    """The ranks over which experts are split, each with tokens of its own; 1 where none are.
+
+    The plugin wants as many devices as expert_parallel_size times dp_shard_size. Everything but experts is sharded over
+    both by FSDP, or replicated by DDP, and an expert over dp_shard alone.
+    """
+    said, key = draft.said, "expert_parallel_size"
+    ep, shard = said.whole(key, said.value(key)) or 1, said.number("dp_shard_size") or 1
+    if ep == 1 or "ExpertParallelPlugin" not in str(said.raw("plugins")):
+        said.leave(key, "1: none" if ep == 1 else "its plugin is not among the plugins")
+        return 1
+    for other, size in (("tensor_parallel_size", tp), ("context_parallel_size", cp), ("dp_replicate_size", replicas)):
+        if size > 1:
+            raise said.refuse(key, f"{key} {ep} beside {other} {size}, which is not read")
+    if said.raw("deepspeed"):
+        raise said.refuse(key, f"{key} {ep} under DeepSpeed, which is not read")
+    if sharded and shard == 1:
+        raise said.refuse(key, f"{key} {ep} under FSDP without dp_shard_size: experts outside its mesh are not read")
+    if draft.options.world_size not in (None, ep * shard):
+        raise said.refuse(key, f"{key} times dp_shard_size is {ep * shard} devices, --world-size "
+                               f"{draft.options.world_size}")
+    capacity = said.number("expert_parallel_token_capacity")
+    tokens = ep * (said.number("micro_batch_size") or 1) * (said.whole("sequence_len", said.value("sequence_len")) or 1)
+    if capacity is not None and capacity < tokens:
+        raise said.refuse("expert_parallel_token_capacity", f"an expert takes {capacity} tokens of {tokens}, and drops "
+                                                            "the rest")
+    said.leave("expert_parallel_token_capacity", "an expert takes all tokens that there are")
+    draft.options = replace(draft.options, world_size=ep * shard)
+    said.follows("devices", f"{ep * shard}: {key} times dp_shard_size")
+    said.read(key, f"ep over {ep} ranks, each with tokens of its own")
+    said.read("plugins", "ExpertParallelPlugin: it splits the experts")
+    if not sharded and not said.raw("adapter") and said.value("max_grad_norm"):
+        said.approximated("max_grad_norm of experts", "each rank's norm is of the experts that it holds, so that ranks "
+                          "clip what all of them hold by norms that differ: here by one norm over all")
+    return ep
+
+
+def _data(draft: Draft, split: int, replicas: int) -> tuple[int | None, int]:
+    """The ranks of data, replicas among them, and the replicas: as dp_shard_size and dp_replicate_size say.
+
+    Where dp_shard_size stands alone, devices beyond it replicate the shards.
+    """
     said, shard = draft.said, draft.said.number("dp_shard_size")
     world = draft.options.world_size
     if shard is None or shard == 1:
-        return draft.divided(world, split, "tensor and context parallelism")
-    if world not in (None, shard * replicas * split):
-        raise said.refuse("dp_shard_size", f"the degrees make {shard * replicas * split} devices, --world-size {world}")
+        data = draft.divided(world, split, "tensor and context parallelism")
+        if data is not None and data % replicas:
+            raise said.refuse("dp_replicate_size", f"{data} ranks of data are not a multiple of {replicas} replicas")
+        return data, replicas
     said.read("dp_shard_size", f"{shard} ranks over which states are sharded")
-    return shard * replicas
+    if world is None:
+        if replicas == 1:
+            said.unsaid("world_size", f"{shard * split} devices are read; more of them replicate the shards",
+                        "--world-size")
+    elif replicas == 1 and world % (shard * split) == 0:
+        replicas = world // (shard * split)
+    elif world != shard * replicas * split:
+        raise said.refuse("dp_shard_size", f"the degrees make {shard * replicas * split} devices, --world-size {world}")
+    return shard * replicas, replicas
 
 
-def _over_context(draft: Draft, axes: tuple[str, ...], steps: int) -> None:
-    """States are sharded over ranks of context, too: FSDP's mesh is their product, ZeRO's group all ranks."""
-    parts, cp = draft.parts, "cp"
+def _replicated(draft: Draft, split: int, replicas: int) -> None:
+    """What the sizes of data parallelism say without FSDP: dp_replicate_size is all ranks of data."""
+    said, world = draft.said, draft.options.world_size
+    if (said.number("dp_shard_size") or 1) > 1:
+        raise said.refuse("dp_shard_size", "dp_shard_size without fsdp_config: axolotl does not start with it")
+    if replicas > 1:
+        if world not in (None, replicas * split):
+            raise said.refuse("dp_replicate_size", f"the degrees make {replicas * split} devices, --world-size {world}")
+        draft.options = replace(draft.options, world_size=replicas * split)
+        said.read("dp_replicate_size", f"dp over {replicas} replicas")
+
+
+def _joined(draft: Draft, axes: tuple[str, ...], steps: int, axis: str) -> None:
+    """States are sharded over an axis that joins, too: FSDP's mesh is the product, ZeRO's group all ranks."""
+    parts = draft.parts
     name = next(name for name, sizes in parts.factors if axes[0] in sizes)
     if name in ("zero3", "fsdp_no_reshard", "hsdp"):
         life = parts.tables.get("schedule", {}).get("lifetime", {})
         if axes[0] in life or name == "fsdp_no_reshard":
-            parts.say("schedule", "lifetime", {cp: life.get(axes[0], "microbatch")})
+            parts.say("schedule", "lifetime", {axis: life.get(axes[0], "microbatch")})
         if steps > 1 and not draft.said.raw("deepspeed"):
-            parts.accumulate_whole(*axes, cp)
+            parts.accumulate_whole(*axes, axis)
 
 
 def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int, precision: str) -> tuple[str, ...]:

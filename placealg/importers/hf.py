@@ -87,18 +87,18 @@ def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, st
     draft.include(inner)
 
 
-def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2) -> None:
-    """DDP on weights of `loaded` bytes; ops keep what autocast makes, of `act` bytes."""
-    draft.parts.axis("dp", draft.divided(draft.options.world_size, 1, "data parallelism"))
+def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2, split: int = 1) -> None:
+    """DDP on weights of `loaded` bytes, beside axes of `split` ranks; ops keep what autocast makes, of `act` bytes."""
+    draft.parts.axis("dp", draft.divided(draft.options.world_size, split, "other parallelism"))
     draft.parts.types(w=loaded, g=loaded, wire=loaded, o=2 * loaded, act=act)
     draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
     draft.said.read(key, f"[types] w = g = wire = {loaded}, o = {2 * loaded}: what was loaded is trained, without a "
                          "master")
 
 
-def read_adapter_ddp(draft: Draft, key: str, base: int = 2, adapter: int = 4, act: int = 2) -> None:
+def read_adapter_ddp(draft: Draft, key: str, base: int = 2, adapter: int = 4, act: int = 2, split: int = 1) -> None:
     """DDP on a frozen base of `base` bytes, with adapters of `adapter` (PEFT's autocast_adapter_dtype makes them 4)."""
-    draft.parts.axis("dp", draft.divided(draft.options.world_size, 1, "data parallelism"))
+    draft.parts.axis("dp", draft.divided(draft.options.world_size, split, "other parallelism"))
     draft.parts.types(w=base, g=adapter, wire=adapter, o=2 * adapter, act=act)
     for part in (LOW, HIGH):
         draft.parts.say("groups", f"adapters_{part}", {"match": f"*.{part}.weight", "types": {"w": adapter}})

@@ -21,9 +21,12 @@ from placealg.importers.reading import Options, Reading
 
 MARKS = {
     "trl grpo or rloo": ("reward_funcs", "num_generations", "max_completion_length", "generation_batch_size",
-                         "steps_per_generation", "scale_rewards", "num_iterations"),
-    "trl dpo": ("precompute_ref_log_probs", "f_divergence_type", "ld_alpha", "discopop_tau", "use_weighting",
-                "loss_weights", "label_smoothing"),
+                         "steps_per_generation", "scale_rewards", "num_iterations", "importance_sampling_level",
+                         "multi_objective_aggregation", "off_policy_mask_threshold", "use_bias_correction_kl",
+                         "cast_lm_head_to_fp32", "sapo_temperature_neg", "sapo_temperature_pos", "vespo_k_pos",
+                         "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg", "normalize_advantages"),
+    "trl dpo": ("precompute_ref_log_probs", "f_divergence_type", "f_alpha_divergence_coef", "ld_alpha", "discopop_tau",
+                "use_weighting", "loss_weights", "label_smoothing"),
     "trl kto": ("desirable_weight", "undesirable_weight"),
     "trl dpo, kto or grpo": ("beta", "sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),
     "trl reward": ("center_rewards_coefficient",),

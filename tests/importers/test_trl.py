@@ -59,14 +59,16 @@ def test_the_loss_is_chunked_unless_the_file_says_otherwise(keys: dict[str, Any]
     assert not told(of(**keys))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(14))
 def test_keys_of_other_commands_tell_another_loss(seed: int) -> None:
     """One drawn key of a command that is not sft, or a loss of none of its names, is approximated by name."""
     random = Random(seed)
     key, value = random.choice([("reward_funcs", ["accuracy_reward"]), ("num_generations", 8), ("beta", 0.1),
                                 ("precompute_ref_log_probs", True), ("desirable_weight", 1.0), ("loss_type", "grpo"),
                                 ("center_rewards_coefficient", 0.01), ("sync_ref_model", True),
-                                ("loss_type", ["sigmoid", "bco_pair"]), ("max_completion_length", 256)])
+                                ("loss_type", ["sigmoid", "bco_pair"]), ("max_completion_length", 256),
+                                ("f_alpha_divergence_coef", 0.5), ("vespo_k_pos", 2.0), ("normalize_advantages", True),
+                                ("cast_lm_head_to_fp32", True)])
     reading = of(**{key: value})
     assert key in told(reading) and "loss" not in reading.runs
     assert "command" not in told(reading, "unsaid") and "command" in told(of(), "unsaid")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
+from placealg.importers.fsdp import Sharded, read_fsdp, shard_adapters
 from placealg.importers.hf import (
-    FSDP,
-    fsdp_words,
     read_adapter_ddp,
     read_ddp,
     read_deepspeed_path,
@@ -35,10 +36,8 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     bf16 = said.value("bf16")
     fp16 = said.flag("fp16")
     precision = "fp16" if fp16 else "bf16" if bf16 in (True, "auto", "full", "true") else ""
-    _engine(draft, precision, steps, lora is not None)
-    read_float8(draft, "fp8_enable_fsdp_float8_all_gather")
-    if lora:
-        read_adapters(draft, lora)
+    whole = _engine(draft, precision, steps, lora)
+    read_float8(draft, "fp8_enable_fsdp_float8_all_gather", lora is not None)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "micro_batch_size", "sequences of a microbatch", said.whole("micro_batch_size", said.value(
@@ -64,6 +63,8 @@ def read_axolotl(document: Document, options: Options) -> Reading:
         draft.parts.say("activations", "tier", "nvme")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     read_optimizer(draft, "optimizer")
+    if lora:
+        read_adapters(draft, replace(lora, whole_types=whole))
     if said.raw("rl"):
         said.approximated("rl", f"{said.raw('rl')}: another loss, and a second model beside this one: both are left "
                                 "out")
@@ -72,10 +73,12 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     for key in ("bf16", "fp16", "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
-                "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "fsdp_config", "deepspeed",
-                "dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size",
-                "sequence_parallel_degree", "ring_attn_func"):
+                "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "deepspeed", "dp_shard_size",
+                "dp_replicate_size", "tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree",
+                "ring_attn_func"):
         said.leave(key, "told with the rest, or off")
+    if said.raw("deepspeed"):
+        said.leave("fsdp_config", "DeepSpeed shards the states")
     return draft.reading()
 
 
@@ -119,9 +122,10 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
         if said.flag(key):
             raise said.refuse(key, f"{key}: adapters also scale the base" if key == "peft_use_dora" else
                               f"{key}: adapters join the base while training")
-    if said.raw("fsdp") or said.raw("fsdp_config") or said.raw("dp_shard_size"):
-        raise said.refuse("adapter", f"adapter {kind} under FSDP: in which bytes frozen and trained parameters are "
-                                     "flattened is not read")
+    if said.has("peft_autocast_adapter_dtype") and not said.flag("peft_autocast_adapter_dtype"):
+        raise said.refuse("peft_autocast_adapter_dtype", "peft_autocast_adapter_dtype false: adapters rest in the type "
+                                                         "of what was loaded, which is not read")
+    said.leave("peft_autocast_adapter_dtype", "adapters rest in fp32")
     said.read("adapter", "[adapters]: the base is frozen, without gradients and optimizer state")
     said.leave("lora_model_dir", "how adapters begin")
     linear = said.flag("lora_target_linear")
@@ -137,15 +141,18 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
                        bits, "lora_dropout")
 
 
-def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
-    """DeepSpeed, FSDP or DDP, with context and tensor parallelism."""
+def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) -> Mapping[str, Any]:
+    """DeepSpeed, FSDP or DDP, with context and tensor parallelism; the bytes of modules that train beside adapters."""
     said, parts, world = draft.said, draft.parts, draft.options.world_size
     tp = said.whole("tensor_parallel_size", said.value("tensor_parallel_size")) or 1
     cp_key = "sequence_parallel_degree" if said.has("sequence_parallel_degree") else "context_parallel_size"
     cp = said.whole(cp_key, said.value(cp_key)) or 1
     replicas = said.number("dp_replicate_size") or 1
-    config: Any = said.raw("fsdp_config") or {}
-    axes: tuple[str, ...] = ()
+    sharded: Sharded | None = None
+    whole: Mapping[str, Any] = {}
+    if lora and tp > 1:
+        raise said.refuse("tensor_parallel_size", f"tensor_parallel_size {tp} beside adapters: along which dims they "
+                                                  "are split is not read")
     if said.raw("deepspeed"):
         if tp > 1:
             raise said.refuse("tensor_parallel_size", f"tensor_parallel_size {tp} under DeepSpeed, which is not read")
@@ -153,8 +160,10 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
         for key in ("bf16", "fp16"):
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
-    elif said.raw("fsdp") or config or said.raw("dp_shard_size"):
-        axes = _fsdp(draft, config, _data(draft, tp * cp, replicas), replicas, steps, precision)
+    elif said.raw("fsdp") or said.raw("fsdp_config") or said.raw("dp_shard_size"):
+        sharded = read_fsdp(draft, _data(draft, tp * cp, replicas), replicas, steps, precision, lora is not None)
+        if lora:
+            whole = _sharded_adapters(draft, sharded, cp, precision, lora)
     else:
         if tp * cp == 1:
             key = "bf16" if precision == "bf16" else "fp16"
@@ -169,8 +178,8 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     if cp > 1:
         ring = "batch_ring" in str(said.value("ring_attn_func"))
         parts.axis("cp_ring" if ring else "cp", cp)
-        if axes or said.raw("deepspeed"):
-            _over_context(draft, axes or ("dp",), steps)
+        if said.raw("deepspeed") or (sharded and sharded.axes):
+            _over_context(draft, sharded.axes if sharded else ("dp",), steps)
         said.read(cp_key, f"{'cp_ring' if ring else 'cp'} over {cp} ranks")
         said.read("ring_attn_func", "how keys and values travel")
     if tp > 1:
@@ -181,6 +190,25 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     if precision == "fp16":
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")
+    return whole
+
+
+def _sharded_adapters(draft: Draft, sharded: Sharded, cp: int, precision: str, lora: AdapterKeys) -> Mapping[str, Any]:
+    """Adapters under FSDP; the bytes of modules that train whole.
+
+    FSDP2 is prepared by axolotl (monkeypatch/accelerate/fsdp2.py: fsdp2_prepare_model): it shards each factor of an
+    adapter by itself and raises nothing to fp32.
+    """
+    said = draft.said
+    storage = "bnb_config_kwargs.bnb_4bit_quant_storage"
+    if lora.bits == 4 and "int" in str(said.raw(storage)):
+        raise said.refuse(storage, f"bnb_4bit_quant_storage {said.raw(storage)}: FSDP shards types of floating point "
+                                   "alone")
+    if lora.bits == 8 and sharded.version == 1:
+        raise said.refuse(lora.bits_key, "load_in_8bit under FSDP1, which flattens parameters of one type of floating "
+                                         "point: 4 bits, or fsdp_version 2")
+    context = ("cp",) if cp > 1 and sharded.axes else ()
+    return shard_adapters(draft, sharded, (*sharded.axes, *context), precision, sharded.version == 1, True)
 
 
 def _data(draft: Draft, split: int, replicas: int) -> int | None:
@@ -205,51 +233,3 @@ def _over_context(draft: Draft, axes: tuple[str, ...], steps: int) -> None:
             parts.say("schedule", "lifetime", {cp: life.get(axes[0], "microbatch")})
         if steps > 1 and not draft.said.raw("deepspeed"):
             parts.accumulate_whole(*axes, cp)
-
-
-def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int, precision: str) -> tuple[str, ...]:
-    """FSDP by fsdp_config, whose keys may begin with fsdp_."""
-    said, parts = draft.said, draft.parts
-    fields = {str(k).removeprefix("fsdp_"): (f"fsdp_config.{k}", v) for k, v in config.items()} if isinstance(
-        config, dict) else {}
-
-    def field(name: str, default: Any) -> Any:
-        return fields.get(name, ("", default))[1]
-
-    version = said.whole("fsdp_version", said.raw("fsdp_version") or field("version", None)) or 1
-    listed, words = fsdp_words(said, "fsdp") if said.raw("fsdp") else ("", ())
-    word = str(field("sharding_strategy", listed or "FULL_SHARD")).upper()
-    if listed and word != listed.upper():
-        raise said.refuse("fsdp", f"fsdp says {listed}, fsdp_config {word}")
-    if listed:
-        said.read("fsdp", f"{FSDP[listed]}{', and offload' if 'offload' in words else ''}")
-    keep = (word == "SHARD_GRAD_OP") if version == 1 else field("reshard_after_forward", True) is False
-    if replicas > 1:
-        said.read("dp_replicate_size", f"{replicas} replicas of the shards")
-    if replicas > 1 or word.startswith("HYBRID"):
-        parts.axis("hsdp", dp_replicate=replicas if replicas > 1 else None, dp_shard=None if data is None or
-                   replicas == 1 else data // replicas)
-        axes: tuple[str, ...] = ("dp_shard",)
-    else:
-        none = word == "NO_SHARD"
-        parts.axis("dp" if none else "fsdp_no_reshard" if keep else "zero3", data)
-        axes = () if none else ("dp",)
-    if precision:
-        parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
-        said.read(precision, "[types] of precision accelerate_fsdp")
-    else:
-        said.unsaid("[types]", "bytes are those of the model that was loaded: they stay the defaults", "--precision")
-    if steps > 1 and axes:
-        parts.accumulate_whole(*axes)
-    said.follows("no_sync", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
-                         "no_sync")
-    if said.truth("fsdp_config", field("offload_params", "offload" in words)):
-        parts.modifier("offload_optimizer")
-        parts.modifier("offload_parameters")
-    if said.truth("fsdp_config", field("activation_checkpointing", False)):
-        parts.modifier("recompute_full")
-    for key, _ in fields.values():
-        said.read(key, "of FSDP")
-    if str(field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")).upper() != "TRANSFORMER_BASED_WRAP":
-        said.approximated("fsdp_config", "units of another size than layers: transient and peak are off")
-    return axes

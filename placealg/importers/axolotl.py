@@ -205,8 +205,8 @@ def _sharded_adapters(draft: Draft, sharded: Sharded, cp: int, precision: str, l
         raise said.refuse(storage, f"bnb_4bit_quant_storage {said.raw(storage)}: FSDP shards types of floating point "
                                    "alone")
     if lora.bits == 8 and sharded.version == 1:
-        raise said.refuse(lora.bits_key, "load_in_8bit under FSDP1, which flattens parameters of one type of floating "
-                                         "point: 4 bits, or fsdp_version 2")
+        raise said.refuse(lora.bits_key, "load_in_8bit under FSDP1: in which bytes the base is flattened is not read",
+                          "4 bits are, and fsdp_version 2")
     context = ("cp",) if cp > 1 and sharded.axes else ()
     return shard_adapters(draft, sharded, (*sharded.axes, *context), precision, sharded.version == 1, True)
 

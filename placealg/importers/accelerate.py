@@ -9,13 +9,13 @@ from typing import Any
 from placealg.importers.accelerate_mesh import mesh_of, place_axes, sequence_of, unused_mesh
 from placealg.importers.beside import beside
 from placealg.importers.deepspeed import Engine
-from placealg.importers.document import Document, Key, json_document, read_text, written
+from placealg.importers.document import Document, Key, json_document, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.fsdp import sharding_word
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
 from placealg.importers.tables import table
 
-STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 DATA_PARALLEL = ("MULTI_GPU", "MULTI_NPU", "MULTI_MLU", "MULTI_SDAA", "MULTI_MUSA", "MULTI_XPU", "MULTI_HPU",
                  "MULTI_CPU", "TPU", "XLA")
@@ -157,17 +157,8 @@ def _fsdp(draft: Draft, world: int | None) -> None:
 def _sharding(draft: Draft, key: Any, value: Any, version: int) -> str:
     """The sharding strategy by its name in version 1."""
     said = draft.said
-    if version == 2:
-        reshard = value("reshard_after_forward")
-        said.leave(key("sharding_strategy"), "of FSDP1 alone")
-        if isinstance(reshard, str) and reshard.upper() in STRATEGIES:
-            return reshard.upper()
-        return "FULL_SHARD" if said.truth(key("reshard_after_forward"), reshard) else "SHARD_GRAD_OP"
-    said.leave(key("reshard_after_forward"), "of FSDP2 alone")
-    found = value("sharding_strategy")
-    if 1 <= (number := written(found, 2) or 0) <= len(STRATEGIES):
-        return STRATEGIES[number - 1]
-    return said.choice(key("sharding_strategy"), str(found).upper(), STRATEGIES)
+    said.leave(key("sharding_strategy" if version == 2 else "reshard_after_forward"), f"of FSDP{3 - version} alone")
+    return sharding_word(said, version, *((key(n), value(n)) for n in ("sharding_strategy", "reshard_after_forward")))
 
 
 def _fsdp_bytes(draft: Draft, whole: bool) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from placealg.errors import InputError
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
+from placealg.importers.fsdp import Sharded, read_fsdp, shard_adapters
 from placealg.importers.hf import (
-    FSDP,
-    fsdp_words,
     read_adapter_ddp,
     read_ddp,
     read_deepspeed_path,
@@ -31,12 +30,6 @@ PLUGINS = ("liger", "cut_cross_entropy", "kernels", "swanlab", "lm_eval", "llm_c
            "diffusion", "kd")
 """Plugins of axolotl.integrations of which everything is told by their keys, or that change no step."""
 
-FSDP_KEYS = ("version", "sharding_strategy", "reshard_after_forward", "offload_params", "activation_checkpointing",
-             "auto_wrap_policy", "sync_module_states", "cpu_ram_efficient_loading", "cpu_offload_pin_memory",
-             "use_orig_params", "state_dict_type", "final_state_dict_type", "transformer_layer_cls_to_wrap",
-             "min_num_params", "backward_prefetch", "forward_prefetch", "limit_all_gathers")
-"""Keys of fsdp_config, without fsdp_: the first six decide something here."""
-
 
 def read_axolotl(document: Document, options: Options) -> Reading:
     """The reading of a training configuration."""
@@ -47,10 +40,8 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     read_model_name(draft, "base_model")
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
     precision = _precision(draft)
-    _engine(draft, precision, steps, lora is not None)
-    read_float8(draft, "fp8_enable_fsdp_float8_all_gather")
-    if lora:
-        read_adapters(draft, lora)
+    whole = _engine(draft, precision, steps, lora)
+    read_float8(draft, "fp8_enable_fsdp_float8_all_gather", lora is not None)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "micro_batch_size", "sequences of a microbatch", said.whole("micro_batch_size", said.value(
@@ -76,6 +67,8 @@ def read_axolotl(document: Document, options: Options) -> Reading:
         draft.parts.say("activations", "tier", "nvme")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     read_optimizer(draft, "optimizer")
+    if lora:
+        read_adapters(draft, replace(lora, whole_types=whole))
     if said.raw("rl"):
         said.approximated("rl", f"{said.raw('rl')}: another loss, and a second model beside this one: both are left "
                                 "out")
@@ -87,10 +80,12 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     for key in (*HALVES, "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
-                "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "fsdp_config", "deepspeed",
+                "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "deepspeed",
                 "dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size",
                 "sequence_parallel_degree", "ring_attn_func", "tiled_mlp", "llama4_linearized_experts"):
         said.leave(key, "told with the rest, or off")
+    if said.raw("deepspeed"):
+        said.leave("fsdp_config", "DeepSpeed shards the states")
     return draft.reading()
 
 
@@ -150,9 +145,10 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
         if said.flag(key):
             raise said.refuse(key, f"{key}: adapters also scale the base" if key == "peft_use_dora" else
                               f"{key}: adapters join the base while training")
-    if said.raw("fsdp") or said.raw("fsdp_config") or said.raw("dp_shard_size"):
-        raise said.refuse("adapter", f"adapter {kind} under FSDP: in which bytes frozen and trained parameters are "
-                                     "flattened is not read")
+    if said.has("peft_autocast_adapter_dtype") and not said.flag("peft_autocast_adapter_dtype"):
+        raise said.refuse("peft_autocast_adapter_dtype", "peft_autocast_adapter_dtype false: adapters rest in the type "
+                                                         "of what was loaded, which is not read")
+    said.leave("peft_autocast_adapter_dtype", "adapters rest in fp32")
     said.read("adapter", "[adapters]: the base is frozen, without gradients and optimizer state")
     said.leave("lora_model_dir", "how adapters begin")
     linear = said.flag("lora_target_linear")
@@ -171,18 +167,24 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
                        bits, "lora_dropout")
 
 
-def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
-    """DeepSpeed, FSDP or DDP, with context and tensor parallelism."""
+def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) -> Mapping[str, Any]:
+    """DeepSpeed, FSDP or DDP, with context and tensor parallelism; the bytes of modules that train beside adapters."""
     said, parts = draft.said, draft.parts
     tp = said.whole("tensor_parallel_size", said.value("tensor_parallel_size")) or 1
     cp_key = "sequence_parallel_degree" if said.has("sequence_parallel_degree") else "context_parallel_size"
     cp = said.whole(cp_key, said.value(cp_key)) or 1
     replicas = said.number("dp_replicate_size") or 1
-    config: Any = said.raw("fsdp_config") or {}
-    axes: tuple[str, ...] = ()
-    sharded = bool(said.raw("fsdp") or config)
-    ep = _experts(draft, tp, cp, replicas, sharded)
-    if precision == "float16" and (said.raw("deepspeed") or said.raw("fsdp") or config):
+    sharded: Sharded | None = None
+    whole: Mapping[str, Any] = {}
+    fsdp = bool(said.raw("fsdp") or said.raw("fsdp_config"))
+    ep = _experts(draft, tp, cp, replicas, fsdp)
+    if lora and tp > 1:
+        raise said.refuse("tensor_parallel_size", f"tensor_parallel_size {tp} beside adapters: along which dims they "
+                                                  "are split is not read")
+    if lora and ep > 1 and fsdp:
+        raise said.refuse("expert_parallel_size", f"expert_parallel_size {ep} beside adapters under FSDP, which is not "
+                                                  "read")
+    if precision == "float16" and (said.raw("deepspeed") or fsdp):
         raise said.refuse("float16", "weights of float16 without autocast under DeepSpeed or FSDP, which is not read")
     if said.raw("deepspeed"):
         if tp > 1:
@@ -191,9 +193,11 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
         for key in HALVES:
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
-    elif sharded:
+    elif fsdp:
         data, replicas = _data(draft, tp * cp * ep, replicas)
-        axes = _fsdp(draft, config, data, replicas, steps, precision)
+        sharded = read_fsdp(draft, data, replicas, steps, precision, lora is not None)
+        if lora:
+            whole = _sharded_adapters(draft, sharded, cp, precision, lora)
     else:
         _replicated(draft, tp * cp * ep, replicas)
         key = next((k for k in HALVES if said.raw(k) not in (None, False)), "bf16" if precision else "fp16")
@@ -204,13 +208,13 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
             read_ddp(draft, wide, key, wide, tp * cp * ep)
     if ep > 1:
         parts.axis("ep", ep)
-        if axes:
-            _joined(draft, axes, steps, "ep")
+        if sharded and sharded.axes:
+            _joined(draft, sharded.axes, steps, "ep")
     if cp > 1:
         ring = "batch_ring" in str(said.value("ring_attn_func"))
         parts.axis("cp_ring" if ring else "cp", cp)
-        if axes or said.raw("deepspeed"):
-            _joined(draft, axes or ("dp",), steps, "cp")
+        if said.raw("deepspeed") or (sharded and sharded.axes):
+            _joined(draft, sharded.axes if sharded else ("dp",), steps, "cp")
         said.read(cp_key, f"{'cp_ring' if ring else 'cp'} over {cp} ranks")
         said.read("ring_attn_func", "how keys and values travel")
     if tp > 1:
@@ -221,6 +225,25 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
     if precision == "fp16":
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")
+    return whole
+
+
+def _sharded_adapters(draft: Draft, sharded: Sharded, cp: int, precision: str, lora: AdapterKeys) -> Mapping[str, Any]:
+    """Adapters under FSDP; the bytes of modules that train whole.
+
+    FSDP2 is prepared by axolotl (monkeypatch/accelerate/fsdp2.py: fsdp2_prepare_model): it shards each factor of an
+    adapter by itself and raises nothing to fp32.
+    """
+    said = draft.said
+    storage = "bnb_config_kwargs.bnb_4bit_quant_storage"
+    if lora.bits == 4 and "int" in str(said.raw(storage)):
+        raise said.refuse(storage, f"bnb_4bit_quant_storage {said.raw(storage)}: FSDP shards types of floating point "
+                                   "alone")
+    if lora.bits == 8 and sharded.version == 1:
+        raise said.refuse(lora.bits_key, "load_in_8bit under FSDP1: in which bytes the base is flattened is not read",
+                          "4 bits are, and fsdp_version 2")
+    context = ("cp",) if cp > 1 and sharded.axes else ()
+    return shard_adapters(draft, sharded, (*sharded.axes, *context), precision, sharded.version == 1, True)
 
 
 def _experts(draft: Draft, tp: int, cp: int, replicas: int, sharded: bool) -> int:
@@ -306,55 +329,3 @@ def _joined(draft: Draft, axes: tuple[str, ...], steps: int, axis: str) -> None:
             parts.say("schedule", "lifetime", {axis: life.get(axes[0], "microbatch")})
         if steps > 1 and not draft.said.raw("deepspeed"):
             parts.accumulate_whole(*axes, axis)
-
-
-def _fsdp(draft: Draft, config: Any, data: int | None, replicas: int, steps: int, precision: str) -> tuple[str, ...]:
-    """FSDP by fsdp_config, whose keys may begin with fsdp_."""
-    said, parts = draft.said, draft.parts
-    fields = {str(k).removeprefix("fsdp_"): (f"fsdp_config.{k}", v) for k, v in config.items()} if isinstance(
-        config, dict) else {}
-
-    def field(name: str, default: Any) -> Any:
-        return fields.get(name, ("", default))[1]
-
-    version = said.whole("fsdp_version", said.raw("fsdp_version") or field("version", None)) or 1
-    listed, words = fsdp_words(said, "fsdp") if said.raw("fsdp") else ("", ())
-    word = str(field("sharding_strategy", listed or "FULL_SHARD")).upper()
-    if listed and word != listed.upper():
-        raise said.refuse("fsdp", f"fsdp says {listed}, fsdp_config {word}")
-    if listed:
-        said.read("fsdp", f"{FSDP[listed]}{', and offload' if 'offload' in words else ''}")
-    keep = (word == "SHARD_GRAD_OP") if version == 1 else field("reshard_after_forward", True) is False
-    if replicas > 1:
-        said.read("dp_replicate_size", f"{replicas} replicas of the shards")
-    if replicas > 1 or word.startswith("HYBRID"):
-        parts.axis("hsdp", dp_replicate=replicas if replicas > 1 else None, dp_shard=None if data is None or
-                   replicas == 1 else data // replicas)
-        axes: tuple[str, ...] = ("dp_shard",)
-    else:
-        none = word == "NO_SHARD"
-        parts.axis("dp" if none else "fsdp_no_reshard" if keep else "zero3", data)
-        axes = () if none else ("dp",)
-    if precision:
-        parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
-        said.read(precision, "[types] of precision accelerate_fsdp")
-    else:
-        said.unsaid("[types]", "bytes are those of the model that was loaded: they stay the defaults", "--precision")
-    if steps > 1 and axes:
-        parts.accumulate_whole(*axes)
-    said.follows("no_sync", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
-                         "no_sync")
-    if said.truth("fsdp_config", field("offload_params", "offload" in words)):
-        parts.modifier("offload_optimizer")
-        parts.modifier("offload_parameters")
-    if said.truth("fsdp_config", field("activation_checkpointing", False)):
-        parts.modifier("recompute_full")
-    for name, (key, _) in fields.items():
-        if name in FSDP_KEYS:
-            said.read(key, "of FSDP")
-        elif not said.ignores(key):
-            raise InputError(f"'{key}' is no known key of fsdp_config", where=said.where(key), name=name,
-                             valid=FSDP_KEYS)
-    if str(field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")).upper() != "TRANSFORMER_BASED_WRAP":
-        said.approximated("fsdp_config", "units of another size than layers: transient and peak are off")
-    return axes

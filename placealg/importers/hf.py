@@ -14,6 +14,7 @@ from placealg.importers.beside import beside, is_there
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.fsdp import FSDP, fsdp_words
 from placealg.importers.kinds import kind_of
 from placealg.importers.names import alike_name, kind_without_graph, shipped_name
 from placealg.importers.said import Said
@@ -27,25 +28,6 @@ OPTIMIZERS = {"adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": 
               "paged_adamw_32bit": "adamw",
               "adamw_torch_8bit": "adamw", "adamw_torch_xla": "adamw", "adamw": "adamw", "sgd": "sgd", "muon": "muon",
               "adafactor": "adafactor"}
-
-
-FSDP = {"full_shard": "zero3", "shard_grad_op": "fsdp_no_reshard", "no_shard": "dp", "hybrid_shard": "hsdp"}
-"""Word of the Trainer's list `fsdp` -> the factor that it is."""
-
-BESIDE = ("auto_wrap", "offload")
-"""Words of that list beside those, one of which the Trainer wants."""
-
-
-def fsdp_words(said: Said, key: str) -> tuple[str, tuple[str, ...]]:
-    """(the strategy, the words beside it) of the Trainer's list `fsdp`; a word that it does not know is refused."""
-    listed = said.raw(key)
-    words = [str(w).lower() for w in listed] if isinstance(listed, list) else str(listed).lower().split()
-    chosen = [said.choice(key, word, (*FSDP, *BESIDE)) for word in words]
-    strategies = [word for word in chosen if word in FSDP]
-    if len(strategies) != 1:
-        raise said.refuse(key, f"{key} {' '.join(words)}: one of {', '.join(FSDP)} is expected")
-    return strategies[0], tuple(word for word in chosen if word in BESIDE)
-
 
 OF_8_BITS = ("two moments of 8 bits (Dettmers et al. 2022), without the scales of blocks and without what stays in 32 "
              "bits: small tensors, embeddings")
@@ -184,12 +166,15 @@ def read_optimizer(draft: Draft, key: str) -> None:
                                      "on the device")
 
 
-def read_float8(draft: Draft, gather: str) -> None:
-    """`fp8: true` of a trainer; `gather` is its key of all_gathers in 8 bits."""
+def read_float8(draft: Draft, gather: str, lora: bool) -> None:
+    """`fp8: true` of a trainer; `gather` is its key of all_gathers in 8 bits, which go without adapters (`lora`)."""
     said = draft.said
     if said.flag("fp8"):
         float8_compute(draft, "fp8")
         if said.flag(gather) and any(name in ("zero3", "hsdp", "fsdp_no_reshard") for name, _ in draft.parts.factors):
+            if lora:
+                raise said.refuse(gather, f"{gather} beside adapters: which parameters are gathered in 8 bits is not "
+                                          "read")
             float8_gather(draft, gather)
     said.leave("fp8", "off")
     said.leave(gather, "off, or nothing is gathered")

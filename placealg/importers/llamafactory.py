@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
+from placealg.importers.fsdp import read_fsdp, shard_adapters
 from placealg.importers.hf import (
     read_adapter_ddp,
     read_ddp,
     read_deepspeed_path,
     read_float8,
-    read_fsdp_list,
     read_model_name,
     read_optimizer,
 )
@@ -38,7 +39,7 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     _stage(draft)
     precision = "bf16" if said.flag("bf16") or said.flag("pure_bf16") else "fp16" if said.flag("fp16") else ""
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
-    _engine(draft, precision, steps, lora)
+    whole = _engine(draft, precision, steps, lora)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
@@ -57,7 +58,7 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     if said.raw("mixture_of_depths"):
         raise said.refuse("mixture_of_depths", "mixture_of_depths: tokens skip layers")
     said.leave("mixture_of_depths", "off")
-    read_float8(draft, "fp8_enable_fsdp_float8_all_gather")
+    read_float8(draft, "fp8_enable_fsdp_float8_all_gather", lora)
     if said.flag("use_adam_mini"):
         said.approximated("use_adam_mini", "Adam-mini keeps one second moment per block: bytes and update are of AdamW")
     said.leave("use_adam_mini", "off")
@@ -76,7 +77,7 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
         read_adapters(draft, AdapterKeys(
             "lora_rank", said.whole("lora_rank", said.value("lora_rank")) or 8, "lora_target", _targets(draft),
             "additional_target", said.raw("additional_target"), "quantization_bit",
-            said.number("quantization_bit", 0) or 0, "lora_dropout"))
+            said.number("quantization_bit", 0) or 0, "lora_dropout", whole))
     for key in ("bf16", "fp16", "pure_bf16"):
         said.leave(key, "told with the precision, or off")
     return draft.reading()
@@ -118,21 +119,17 @@ def _stage(draft: Draft) -> None:
         said.approximated("stage", f"{stage}: another loss, and a second model beside this one: both are left out")
 
 
-def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
-    """DeepSpeed, FSDP or DDP."""
+def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> Mapping[str, Any]:
+    """DeepSpeed, FSDP or DDP; the bytes of modules that train whole beside adapters."""
     said = draft.said
-    if lora and said.raw("fsdp"):
-        raise said.refuse("fsdp", "fsdp with adapters: in which bytes frozen and trained parameters are flattened is "
-                                  "not read")
+    whole: Mapping[str, Any] = {}
     if said.raw("deepspeed"):
         read_deepspeed_path(draft, "deepspeed", "llamafactory", precision, steps)
         for key in ("bf16", "fp16", "pure_bf16"):
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
     elif said.raw("fsdp"):
-        if isinstance(said.raw("fsdp_config"), str):
-            raise said.refuse("fsdp_config", f"{said.raw('fsdp_config')} decides, another file", "give accelerate's")
-        read_fsdp_list(draft, "fsdp", precision, steps)
+        whole = _fsdp(draft, precision, steps, lora)
     else:
         loaded = 2 if said.flag("pure_bf16") else 4
         if lora and precision and loaded == 4:
@@ -144,4 +141,21 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> None:
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")
     said.leave("deepspeed", "none")
-    said.leave("fsdp", "none")
+    if not said.raw("fsdp"):
+        said.leave("fsdp", "none")
+        said.leave("fsdp_config", "no FSDP")
+    return whole
+
+
+def _fsdp(draft: Draft, precision: str, steps: int, lora: bool) -> Mapping[str, Any]:
+    """FSDP as accelerate prepares it; the bytes of modules that train whole beside adapters."""
+    said = draft.said
+    pure = said.flag("pure_bf16")
+    if lora and pure:
+        raise said.refuse("pure_bf16", "pure_bf16 beside adapters under FSDP: in which bytes these are gathered is not "
+                                       "read")
+    if lora and said.number("quantization_bit", 0) == 8:
+        raise said.refuse("quantization_bit", "quantization_bit 8 under FSDP, with which LLaMA-Factory does not start")
+    key = "pure_bf16" if pure else precision
+    sharded = read_fsdp(draft, draft.divided(draft.options.world_size, 1, "FSDP"), 1, steps, key, lora)
+    return shard_adapters(draft, sharded, sharded.axes, precision, True, sharded.version == 1) if lora else {}

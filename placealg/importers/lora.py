@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from placealg.errors import InputError, shown
@@ -26,12 +26,16 @@ ALL = "all-linear"
 FEWER = {4: "1/2", 8: 1}
 """Bits in which a base rests -> bytes of an element."""
 
+FP32 = 8
+"""The bytes of an element's two moments in fp32."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdapterKeys:
     """The keys of a format that say what adapters are, each with what it says: rank, modules, modules that train whole.
 
-    `bits` is the width of a quantised base, 0 where it is not.
+    `bits` is the width of a quantised base, 0 where it is not; `whole_types` are the bytes of modules that train whole,
+    where they are others than [types] says.
     """
 
     rank_key: str
@@ -43,6 +47,7 @@ class AdapterKeys:
     bits_key: str = ""
     bits: int = 0
     dropout_key: str = ""
+    whole_types: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_adapters(draft: Draft, keys: AdapterKeys) -> None:
@@ -160,16 +165,27 @@ def _whole(draft: Draft, keys: AdapterKeys, model: Model) -> None:
             f"no module of {model.name}"))
     if train:
         draft.parts.say("adapters", "train", list(dict.fromkeys(train)))
+        _whole_types(draft, keys.whole_types, train)
         draft.said.approximated(keys.whole_key, f"{', '.join(words)} train whole; the frozen copy that PEFT keeps of "
                                                 "each is left out")
+
+
+def _whole_types(draft: Draft, types: Mapping[str, Any], train: list[str]) -> None:
+    """The bytes of modules that train whole; moments have those of [types] where these are quantised."""
+    known = draft.parts.tables.get("types", {})
+    types = {name: n for name, n in types.items() if known.get(name) != n and (name != "o" or known.get("o") == FP32)}
+    for name in dict.fromkeys(train) if types else ():
+        draft.parts.say("groups", f"whole_{name.replace('.', '_')}", {"match": name, "types": types})
 
 
 def _quantised(draft: Draft, keys: AdapterKeys, modules: Mapping[str, str]) -> None:
     """The base's linear weights rest in fewer bits."""
     if keys.bits not in FEWER:
         raise draft.said.refuse(keys.bits_key, f"{keys.bits_key} {keys.bits}: 4 and 8 bits are read")
+    gathered = [name for name in ("wire_w", "use") if name in draft.parts.tables.get("types", {})]
     for op in dict.fromkeys(op.rpartition("layer.")[2] for op in modules):
         draft.parts.say("groups", f"base_{op.replace('.', '_')}", {
-            "match": f"{op}.weight", "types": {"w": FEWER[keys.bits]}})
-    draft.said.approximated(keys.bits_key, f"the weights of linear modules but the head rest in {keys.bits} bits; the "
+            "match": f"{op}.weight", "types": dict.fromkeys(("w", *gathered), FEWER[keys.bits])})
+    draft.said.approximated(keys.bits_key, f"the weights of linear modules but the head rest in {keys.bits} bits"
+                            f"{', and are gathered in them' if gathered else ''}; the "
                             "constants of quantisation and the copy that an op makes while it runs are left out")

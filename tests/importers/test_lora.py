@@ -88,7 +88,6 @@ def test_a_model_that_is_not_read_leaves_the_file_s_own_names(tmp_path: Path) ->
     (LLAMAFACTORY + "quantization_bit: 3\n", "run.yaml:5: quantization_bit 3: 4 and 8 bits are read"),
     (LLAMAFACTORY + "lora_rank: 0\n", "run.yaml:5: lora_rank is 0"),
     (LLAMAFACTORY + "additional_target: embed\n", "run.yaml:5: additional_target embed: no module of llama-3-8b"),
-    (LLAMAFACTORY + "fsdp: full_shard\n", "run.yaml:5: fsdp with adapters"),
     (AXOLOTL, "run.yaml:2: adapter lora: neither lora_target_modules nor lora_target_linear"),
     (AXOLOTL.replace("adapter: lora\n", "load_in_4bit: true\n"), "load_in_4bit: the base rests in fewer bits, and"),
     (AXOLOTL + "lora_target_linear: true\nrelora: true\n", "run.yaml:8: relora: adapters join the base"),

@@ -1,0 +1,184 @@
+"""FSDP of the HF Trainer: what its list `fsdp` and its fsdp_config say, and how adapters are sharded beside a base.
+
+Frozen parameters are gathered in forward and in backward, which differentiates through them; what trains alone is
+reduced and updated. FSDP1 flattens what a unit holds: by PEFT's policy of wrapping (huggingface/peft:
+fsdp_auto_wrap_policy), which the Trainer takes whatever the file says, each module of which a weight trains is a unit
+of its own, and accelerate raises these to fp32 (accelerator.py: prepare_model). FSDP2 shards each parameter by itself,
+as a part of its layer's unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from placealg.errors import InputError
+from placealg.importers.document import written
+from placealg.importers.draft import Draft
+from placealg.importers.said import Said
+from placealg.models.adapters import HIGH, LOW
+
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""FSDP1's strategies, as a file names or numbers them."""
+
+FSDP = {"full_shard": "zero3", "shard_grad_op": "fsdp_no_reshard", "no_shard": "dp", "hybrid_shard": "hsdp",
+        "hybrid_shard_zero2": "hsdp"}
+"""Word of the Trainer's list `fsdp` -> the factor that it is."""
+
+BESIDE = ("auto_wrap", "offload")
+"""Words of that list beside those, one of which the Trainer wants."""
+
+
+FSDP_KEYS = ("version", "sharding_strategy", "reshard_after_forward", "offload_params", "activation_checkpointing",
+             "auto_wrap_policy", "sync_module_states", "cpu_ram_efficient_loading", "cpu_offload_pin_memory",
+             "use_orig_params", "state_dict_type", "final_state_dict_type", "transformer_layer_cls_to_wrap",
+             "min_num_params", "activation_checkpointing_offload", "backward_prefetch", "forward_prefetch",
+             "limit_all_gathers")
+"""Keys of fsdp_config, without fsdp_."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sharded:
+    """What was read: the version, the axes over which states are sharded, and whether a copy lives for one use."""
+
+    version: int
+    axes: tuple[str, ...]
+    each_use: bool
+
+
+def fsdp_words(said: Said, key: str) -> tuple[str, tuple[str, ...]]:
+    """(the strategy, the words beside it) of the Trainer's list `fsdp`; a word that it does not know is refused."""
+    listed = said.raw(key)
+    words = [str(w).lower() for w in listed] if isinstance(listed, list) else str(listed).lower().split()
+    chosen = [said.choice(key, word, (*FSDP, *BESIDE)) for word in words]
+    strategies = [word for word in chosen if word in FSDP]
+    if len(strategies) != 1:
+        raise said.refuse(key, f"{key} {' '.join(words)}: one of {', '.join(FSDP)} is expected")
+    return strategies[0], tuple(word for word in chosen if word in BESIDE)
+
+
+def sharding_word(said: Said, version: int, strategy: tuple[str, Any], reshard: tuple[str, Any]) -> str:
+    """The strategy in version 1's words, by (key, value) of the strategy, or of reshard_after_forward in version 2."""
+    key, found = strategy if version == 1 else reshard
+    if version == 2 and not (isinstance(found, str) and found.upper() in STRATEGIES):
+        return "FULL_SHARD" if said.truth(key, found) else "SHARD_GRAD_OP"
+    if 1 <= (number := written(found, 2) or 0) <= len(STRATEGIES):
+        return STRATEGIES[number - 1]
+    return said.choice(key, str(found).upper(), STRATEGIES)
+
+
+def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precision: str, lora: bool) -> Sharded:
+    """FSDP over `data` ranks, `replicas` among them, by `fsdp` and by fsdp_config, whose keys may begin with fsdp_.
+
+    `precision` is the key of mixed precision, "" without, or pure_bf16; `lora`: adapters alone train, beside a frozen
+    base.
+    """
+    said, parts = draft.said, draft.parts
+    config: Any = said.raw("fsdp_config") or {}
+    if not isinstance(config, Mapping):
+        raise said.refuse("fsdp_config", f"{config} decides, another file", "give accelerate's")
+    fields = {str(k).removeprefix("fsdp_"): (f"fsdp_config.{k}", v) for k, v in config.items()}
+
+    def field(name: str, default: Any) -> tuple[str, Any]:
+        key, value = fields.get(name, ("fsdp_config", None))
+        return key, default if value is None else value
+
+    version_key, found = field("version", None)
+    if "fsdp_version" in said.table.keys and said.has("fsdp_version"):
+        version_key, found = "fsdp_version", said.raw("fsdp_version")
+    version = said.whole(version_key, found)
+    if version not in (None, 1, 2):
+        raise said.refuse(version_key, f"fsdp_version {version}: 1 or 2 are read")
+    if version:
+        said.read(version_key, f"FSDP{version}")
+    version = version or 1
+    listed, words = fsdp_words(said, "fsdp") if said.raw("fsdp") else ("", ())
+    word = sharding_word(said, version, field("sharding_strategy", listed or "FULL_SHARD"),
+                         field("reshard_after_forward", listed != "shard_grad_op"))
+    if listed and version == 1 and word != listed.upper():
+        raise said.refuse("fsdp", f"fsdp says {listed}, fsdp_config {word}")
+    if version == 2 and listed not in ("", "full_shard", "shard_grad_op"):
+        raise said.refuse("fsdp", f"fsdp {listed} goes with FSDP1 alone")
+    keep = word in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
+    if replicas > 1:
+        said.read("dp_replicate_size", f"{replicas} replicas of the shards")
+    if replicas > 1 or word.startswith("HYBRID"):
+        parts.axis("hsdp", dp_replicate=replicas if replicas > 1 else None, dp_shard=None if data is None or
+                   replicas == 1 else data // replicas)
+        axes: tuple[str, ...] = ("dp_shard",)
+        if keep:
+            parts.say("schedule", "lifetime", {"dp_shard": "microbatch"})
+    else:
+        none = word == "NO_SHARD"
+        parts.axis("dp" if none else "fsdp_no_reshard" if keep else "zero3", data)
+        axes = () if none else ("dp",)
+    if listed:
+        said.read("fsdp", f"{parts.factors[-1][0]}{', and offload' if 'offload' in words else ''}")
+    if precision == "pure_bf16":
+        parts.types(w=2, g=2, wire=2, o=4, act=2)
+        said.read(precision, "[types] w = g = wire = 2, o = 4: what was loaded is trained")
+    elif precision:
+        parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}), **({"w": 2} if lora else {}))
+        said.read(precision, "[types] of precision accelerate_fsdp" + (
+            " for what trains; w = 2 of the frozen base, as it was loaded" if lora else ""))
+    elif not lora:
+        parts.types(w=4, g=4, wire=4, o=8, act=4)
+    else:
+        said.unsaid("[types]", "bytes are those of the model that was loaded: they stay the defaults", "--precision")
+    if steps > 1 and axes:
+        parts.accumulate_whole(*axes)
+    said.follows("no_sync", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
+                            "no_sync")
+    if said.truth(*field("offload_params", "offload" in words)):
+        parts.modifier("offload_optimizer")
+        parts.modifier("offload_parameters")
+    if said.truth(*field("activation_checkpointing", False)):
+        parts.modifier("recompute_full")
+    policy, wrap = field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+    by_peft = lora and version == 1
+    if by_peft:
+        for name in ("auto_wrap_policy", "min_num_params", "use_orig_params"):
+            if name in fields:
+                said.read(fields[name][0], "PEFT's policy goes before it: no unit holds both what trains and what is "
+                                           "frozen")
+    for name, (key, _) in fields.items():
+        if name not in FSDP_KEYS:
+            if not said.ignores(key):
+                raise InputError(f"'{key}' is no known key of fsdp_config", where=said.where(key), name=name,
+                                 valid=FSDP_KEYS)
+        elif not said.accounted(said.path(key)):
+            said.read(key, "of FSDP")
+    if str(wrap).upper() != "TRANSFORMER_BASED_WRAP" and not by_peft:
+        said.approximated(policy, "units of another size than layers: transient and peak are off")
+    return Sharded(version, axes, not keep)
+
+
+def shard_adapters(draft: Draft, sharded: Sharded, axes: tuple[str, ...], precision: str, raised: bool,
+                   alone: bool) -> Mapping[str, Any]:
+    """Adapters of fp32 beside a frozen base, sharded over `axes`; the bytes of modules that train whole.
+
+    `raised`: the trainer raises these to fp32, too. `alone`: each factor of an adapter is a unit of its own.
+    """
+    said, parts = draft.said, draft.parts
+    leaf = {"lifetime": dict.fromkeys(axes, "leaf")} if alone and axes and sharded.each_use else {}
+    for part in (LOW, HIGH):
+        group = {**({"types": {"w": 4}} if precision else {}), **leaf}
+        if group:
+            parts.say("groups", f"adapters_{part}", {"match": f"*.{part}.weight", **group})
+    if precision:
+        said.follows("adapters", "[groups] adapters_low, adapters_high: w = 4 (PEFT: autocast_adapter_dtype)")
+    if leaf:
+        said.follows("units", "[groups] lifetime = \"leaf\": each factor of an adapter is gathered by itself")
+    elif sharded.axes and not alone:
+        said.follows("units", "adapters are gathered with the frozen parameters of their layer")
+    if sharded.version == 2 and raised and precision:
+        said.missing("accelerate", "1.13 or later, which raises what trains to fp32; earlier ones raise the frozen "
+                                   "base, too")
+    if sharded.version == 2 and sharded.axes:
+        said.approximated("padding", "FSDP2 cuts dim 0, which is the rank in an adapter's first factor: over more "
+                                     "ranks than that some hold a row of it, others none; a share is the mean here, "
+                                     "each by itself with [shards] pad = \"rows\"")
+    if not precision:
+        return {}
+    return {"w": 4} if raised else {"w": 2, "g": 2, "wire": 2, "o": 4}

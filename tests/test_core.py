@@ -27,6 +27,13 @@ def test_it_runs_where_the_annexes_are_not(tmp_path: Path) -> None:
     assert found.stdout.rstrip().endswith("True")
 
 
+def test_an_expression_loads_no_reader_of_files() -> None:
+    code = "import sys; from placealg.cli import main; main(['list']); main(['cost', 'zero3']); print([*sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = found.stdout.rpartition("\n[")[2]
+    assert "'placealg.cases.case'" in loaded and "placealg.importers" not in loaded
+
+
 def test_a_file_of_tests_that_speaks_of_an_annex_is_seen(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("def f():\n    from placealg.cli import main\n")
     (tmp_path / "two.py").write_text("from one import f\n")

@@ -105,7 +105,6 @@ class CommandCase:
         """The derived program that a repair may lead back to: None where the step is that program."""
         return self.base if self.step != self.base else None
 
-
     def token_mean(self) -> Step | None:
         """The program of the same strategy with the mean over tokens; None where a file edits the program."""
         if self.step != self.base:
@@ -137,8 +136,8 @@ def files() -> Any:
 def is_foreign(word: str) -> bool:
     """Whether a strategy word names a training framework's configuration: a file that is no strategy of ours."""
     path = Path(word)
-    files = annex("files")
-    return files is not None and path.is_file() and bool(files.is_configuration(path))
+    reader = annex("files") if path.is_file() else None
+    return reader is not None and bool(reader.is_configuration(path))
 
 
 def read_strategy(word: str, foreign: object = None) -> Strategy:

@@ -15,6 +15,9 @@ from placealg.render.cost import value_of
 from placealg.render.text_layout import Cell, bold, dim, indent, line, table
 from placealg.step.program import Step
 
+OWN = ("communication.events.", "regions.")
+"""The prefixes of the paths that a page of growth leaves out."""
+
 
 def growth(chosen: Namespace, title: str, step: Step, sizes: Mapping[str, Fraction]) -> int:
     """Print the figures that a size changes, as text or JSON."""
@@ -37,10 +40,6 @@ def growth(chosen: Namespace, title: str, step: Step, sizes: Mapping[str, Fracti
 
 def _number(value: object) -> float | int | None:
     return value if isinstance(value, int) else float(value) if isinstance(value, Fraction) else None
-
-
-OWN = ("communication.events.", "regions.")
-"""The prefixes of the paths that a page of growth leaves out."""
 
 
 def grown(figures: Mapping[str, Formula], name: str, fastest: bool) -> dict[str, Formula]:

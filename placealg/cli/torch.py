@@ -19,6 +19,7 @@ from placealg.measure.compare import Result
 from placealg.measure.failure import RankError
 from placealg.measure.faults import Fault, FaultRun, sizes_of
 from placealg.measure.faults import chosen as faults_of
+from placealg.prover.verdict import Report
 from placealg.render.measured import (
     closing,
     fault_json,
@@ -76,11 +77,20 @@ def shown_faults(faults: Sequence[Fault], limit: float, told: Callable[[str], No
     """What each fault did in a real run, and what the prover says of its file."""
     for fault, (ratio, difference) in zip(faults, check_faults(faults, limit, told), strict=True):
         report = prove(read_case(str(path_of(fault.file)), None, []).step)
-        mass = report.counterexample.mass if report.counterexample else None
-        named = fault.says or mass or ""
+        named = named_ratio(fault, report)
         expected = Formula.parse(named, "1").value(**_known(named, sizes_of(fault))) if named else None
         yield FaultRun(fault, str(report.verdict), named, float("nan") if expected is None else float(expected), ratio,
                     difference)
+
+
+def named_ratio(fault: Fault, report: Report) -> str:
+    """The ratio that a report's counterexample names of a fault: what its words say, or its mass; empty if neither."""
+    found = report.counterexample
+    if found is None:
+        return ""
+    if fault.words:
+        return fault.says if fault.words in f"{found.explanation} {found.got}" else ""
+    return found.mass or ""
 
 
 def _known(named: str, sizes: Mapping[str, int]) -> dict[str, int]:

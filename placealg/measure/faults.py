@@ -17,8 +17,8 @@ LEAST = 1e-4
 class Fault:
     """One fault: the strategy file in proofs/refuted, the class of `faulty.py` that runs it, on which mesh.
 
-    `ratio` is what the counterexample names: its mass, or, where it has none, `says`, the value of what it says in
-    words. `measured` tells what the ratio is taken of in the real run.
+    The ratio is what the counterexample names: its mass, or, where `measured` is about less than the whole gradient,
+    what it says in words: `says` is the value of `words`. `measured` tells what the ratio is taken of in the real run.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Fault:
     mesh: FrozenMap[str, int]
     measured: str
     says: str = ""
+    words: str = ""
     m: int = 1
     options: frozenset[str] = frozenset()
 
@@ -51,16 +52,18 @@ FAULTS: Sequence[Fault] = (
     Fault("all_reduce skipped", "dp_reduce_dropped", "Unreduced", _FOUR, _OF_GRADIENT),
     Fault("sum for mean", "dp_sum_for_mean", "Summed", _FOUR, _OF_GRADIENT),
     Fault("stale copy", "zero1_publish_dropped", "Unpublished", _FOUR,
-          "how far parameters of other owners move in a step, over how far they should", says="0"),
+          "how far parameters of other owners move in a step, over how far they should", says="0",
+          words="a stale or undefined copy"),
     Fault("norm's gradient not reduced", "megatron_1446", "NormApart", FrozenMap({"tp": 4}),
           "the final norm's gradient, along the single device's, mean over ranks"),
     Fault("clipped by the local shard", "areal_312", "ClippedAlone", _FOUR,
           "the squared norm by which a rank clips, over the whole one, mean over ranks",
           options=frozenset({"clip"})),
     Fault("tied embedding not synchronised", "pp_tied_embedding_not_reduced", "TiedApart", FrozenMap({"pp": 2}),
-          "the part of lookups in the last stage's gradient of the embedding", m=2, options=frozenset({"tied"})),
+          "the part of lookups in the last stage's gradient of the embedding", says="0",
+          words="contributions through embedding.tokens are zero", m=2, options=frozenset({"tied"})),
     Fault("bias added on every rank", "tp_bias_on_every_rank", "BiasEverywhere", FrozenMap({"tp": 4}),
-          "how often the bias is in what the product passes on"),
+          "how often the bias is in what the product passes on", says="tp", words="some contributions tp times"),
     Fault("unequal counts averaged", "dp_mean_of_means_unequal_counts", "Unequal", FrozenMap({"dp": 2}),
           "the weights of all tokens in the gradient, summed, over those of the single device"),
 )

@@ -20,6 +20,8 @@ from conftest import ROOT, Outcome
 import placealg as pa
 from placealg.cases.case import read_case
 from placealg.check.prove import prove
+from placealg.cli.bug_files import path_of
+from placealg.cli.torch import named_ratio
 from placealg.cli.verdicts import disagreements
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
@@ -62,6 +64,13 @@ def test_every_fault_has_a_file_that_is_refuted() -> None:
     for fault in FAULTS:
         expect = read_strategy_file(ROOT / "proofs" / "refuted" / f"{fault.file}.toml").expect
         assert expect is not None and expect.verdict == "refuted"
+
+
+def test_every_fault_has_the_ratio_that_its_counterexample_names_or_the_words_that_say_it() -> None:
+    for fault in FAULTS:
+        report = prove(read_case(str(path_of(fault.file)), None, []).step)
+        assert named_ratio(fault, report), fault
+        assert bool(fault.words) == bool(fault.says), fault
 
 
 def test_the_matrix_has_every_strategy_on_every_world_that_is_large_enough() -> None:

@@ -90,7 +90,8 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/measure/test_schedules_torch.py tests/watch/test_watch_torch.py
 	$(TORCH)/bin/python tests/measure/torch_tables.py
 
-torch-slow: $(TORCH)/.stamp  ## of every set-up that is watched the weights, and a recorder without an op: each that moves elements, one pair in SHARE of the others; and the faults that `torch` leaves (SHARE=1: all, two hours)
+torch-slow: $(TORCH)/.stamp  ## 8 processes of every run; of every set-up that is watched the weights, and a recorder without an op: each that moves elements, one pair in SHARE of the others; and the faults that `torch` leaves (SHARE=1: all, two hours)
+	$(TORCH)/bin/python tests/measure/torch_tables.py --every
 	PLACEALG_SHARE=$(SHARE) PLACEALG_ASSURE='torch-slow' $(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch/test_watch_torch.py
 
 watch-seconds: $(TORCH)/.stamp  ## what recording costs, of every right set-up, kept as the table of docs/watch.md
@@ -103,7 +104,7 @@ watch-write: .venv-watch/.stamp  ## verdicts and seconds of these steps, plain a
 	PATH=$(CURDIR)/.venv-watch/bin:$$PATH .venv-watch/bin/python tests/watch/framework_table.py --write
 
 torch-write: $(TORCH)/.stamp  ## run PyTorch for real, and keep the tables
-	$(TORCH)/bin/python tests/measure/torch_tables.py --write
+	$(TORCH)/bin/python tests/measure/torch_tables.py --write --every
 
 ARGS ?=  # of models: types, --random N, --seed N; `make models ARGS=--help` says more
 models: $(MODELS)/.stamp  ## every decoder of transformers, built without memory, held against the families: minutes

@@ -291,7 +291,7 @@ TABLES = ("MOVES", "SCALES", "SUMS", "CONSTANTS", "NEGATES", "GRADIENTS", "LOSSE
 SHARE = int(os.environ.get("PLACEALG_SHARE", "1"))
 """Of how many pairs of a set-up and an op the slow tier drops one; what moves elements is dropped from every set-up."""
 
-BLIND = ("fsdp2 clipped", "ddp no_sync", "flat copies: sum for mean")
+BLIND = ("ddp no_sync", "flat copies: sum for mean")
 """Set-ups by a blind recorder in `make torch`; the slow tier does all of them."""
 
 

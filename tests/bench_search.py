@@ -52,7 +52,7 @@ def rate(benchmark: Any, count: int) -> None:
 @pytest.mark.parametrize("expression", ["zero1", "zero3*tp_sp", EXPRESSION, "hsdp*tp_sp*cp_ring*pp_interleaved"])
 def test_all_memory_terms_the_peak_and_all_traffic(benchmark: Any, expression: str, what: str) -> None:
     step = derive(parse_strategy(expression), resolve_model("llama-3-70b"))
-    staged = on_stage(step, "first") if step.reference.pipeline else step
+    staged = on_stage(step, "first") if step.reference.pipeline.axis else step
     figures = {p: f for p, f in sums(staged).items() if p.startswith(("memory.", "communication."))}
     made = Arrays.of(figures, TYPES)
     columns = drawn(made.names)

@@ -13,7 +13,8 @@ from placealg.mesh import STAGED, SYMBOLS, Mesh, check_bytes, meant_size
 from placealg.models.model import Model
 from placealg.progress import remark
 from placealg.step.compatibility import bound_sizes, check_sizes
-from placealg.step.pipeline import ANY, TIMES, counted, flying, starting
+from placealg.step.pipeline import TIMES, counted, flying, starting
+from placealg.step.place import ANY
 from placealg.step.trained import trained
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy

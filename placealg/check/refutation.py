@@ -88,7 +88,7 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
     larger = {a: max(3, n) for a, n in found.sizes.items()}
     enough = {a: max(n, step.enough(a)) for a, n in found.sizes.items()}
     m, pipeline = found.microbatches, step.reference.pipeline
-    staged = {a: max(n, pipeline.least + 1) if pipeline and pipeline.alone and a == pipeline.axis else n
+    staged = {a: max(n, pipeline.least + 1) if pipeline.alone and a == pipeline.axis else n
               for a, n in found.sizes.items()}
     for sizes, microbatches in ((found.sizes, m), (found.sizes, m + 1), *((larger, k) for k in range(m, max(3, m) + 1)),
                                 (enough, m), (staged, m), (found.sizes, max(5, m))):

@@ -64,7 +64,7 @@ def small_sizes(step: Step, turn: int) -> dict[str, int]:
     sizes = {a: 2 for a in free}
     if free and len(free) < 3:
         sizes[free[0]] = 2 + turn
-    if (pipeline := step.reference.pipeline) is not None:
+    if (pipeline := step.reference.pipeline).axis:
         sizes[pipeline.axis] = max(sizes[pipeline.axis], pipeline.least)
     return sizes
 

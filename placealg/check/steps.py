@@ -116,7 +116,7 @@ def find_step(step: PublishedStep) -> StepFinding:
     names = whole.reference.mesh.names
     known = {n: v for n, v in step.sizes.items() if n in (*names, "m")}
     stages = [on_stage(whole, number, known) for number in candidates(whole.reference, known)] if (
-        whole.reference.pipeline) else [whole]
+        whole.reference.pipeline.axis) else [whole]
     bounds, estimates = [], []
     for each in stages:
         walk = Walk(each)

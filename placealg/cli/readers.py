@@ -141,7 +141,7 @@ def _fewer(reference: Reference, sizes: dict[str, int], microbatches: int, given
 
     stages = reference.pipeline
     small = {**sizes, **{a: 2 for a in sizes if a not in given and sizes[a] > 1}}
-    if stages is not None and stages.axis not in given:
+    if stages.axis and stages.axis not in given:
         small[stages.axis] = max(small[stages.axis], stages.least)
     for tried in (sizes, small):
         many = microbatches if "m" in given else min(microbatches, fitting_microbatches(
@@ -164,7 +164,7 @@ def simulate(chosen: Namespace) -> int:
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     reference = case.step.reference
     sizes = {a: int(case.sizes.get(a, reference.mesh[a].size or 2)) for a in reference.mesh.names}
-    if (stages := reference.pipeline) is not None:
+    if (stages := reference.pipeline).axis:
         if stages.axis in case.sizes:
             stages.check_ends(sizes[stages.axis])
         sizes[stages.axis] = max(sizes[stages.axis], stages.least)
@@ -246,7 +246,7 @@ def cost(chosen: Namespace) -> int:
     case = read_case(chosen.strategy, chosen.model, chosen.sizes, **options(chosen))
     step = of_device(case, chosen.rank)
     stage = stage_of(step)
-    title = " ".join(f"{case.strategy.name} on {case.model.name}".split()) + (f", {stage}" if stage else "")
+    title = " ".join(f"{case.strategy.name} on {case.model.name}".split()) + (f", {stage}" if stage.several else "")
     if chosen.per or chosen.leading:
         from placealg.cli.growth import growth
 

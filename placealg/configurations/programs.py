@@ -33,7 +33,8 @@ from placealg.models.model import Model
 from placealg.polynomial import Polynomial
 from placealg.step.compatibility import quotients
 from placealg.step.derive import derive
-from placealg.step.pipeline import ANY, counted, flying, starting
+from placealg.step.pipeline import counted, flying, starting
+from placealg.step.place import ANY
 from placealg.step.program import Step
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy

@@ -20,7 +20,8 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, check_bytes, meant_size
 from placealg.models.model import Model
 from placealg.step.compatibility import check_length
-from placealg.step.pipeline import ANY, counted, flying, starting
+from placealg.step.pipeline import counted, flying, starting
+from placealg.step.place import ANY
 
 OBJECTIVES: Mapping[str, str] = FrozenMap({
     "estimate": "what a step takes about, by the named parameters",

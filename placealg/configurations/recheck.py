@@ -232,7 +232,7 @@ def _pruned(said: Mapping[str, Any], question: Question, regenerate: bool) -> It
 def by_formula(expression: str, sizes: Mapping[str, int], question: Question) -> dict[str, Fraction]:
     """The figures of a configuration by the formulas that `cost` prints, of each numbered stage."""
     step = derive(parse_strategy(expression), question.model)
-    axis = step.reference.pipeline.axis if step.reference.pipeline else ""
+    axis = step.reference.pipeline.axis
     known = {**question.sizes, **{n: Fraction(v) for n, v in sizes.items()}}
     each = [on_stage(step, k, known) for k in range(sizes[axis])] if axis else [step]
     rates = {**question.machine.values, **question.parameters, **known}

@@ -23,7 +23,8 @@ from placealg.cost.stage import Stage
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.model import Model
-from placealg.step.pipeline import ANY, Pipeline, counted, flying, starting
+from placealg.step.pipeline import Pipeline, counted, flying, starting
+from placealg.step.place import ANY, At
 from placealg.strategy.spec import Strategy
 
 Whole = npt.NDArray[np.int64]
@@ -98,7 +99,7 @@ def loads(units: Units, order: str, ranks: int, chunks: int, microbatches: int) 
     every = tuple(tuple(listed[end - size:end]) for size, end in zip(sizes, accumulate(sizes), strict=True))
     found = []
     for number in range(ranks):
-        stage = Stage(pipeline, number, ranks, FrozenMap(), every, microbatches)
+        stage = Stage(pipeline, At(number), ranks, FrozenMap(), every, microbatches)
         own = tuple(dict.fromkeys(unit for chunk in stage.own for unit in chunk))
         place = "first" if number == 0 else "last" if number == ranks - 1 else ANY
         known = _symbols(stage, own, chunks)
@@ -118,7 +119,6 @@ def told(every: Iterable[Load]) -> str:
 
 
 def _symbols(stage: Stage, own: tuple[str, ...], chunks: int) -> dict[str, int]:
-    assert isinstance(stage.number, int)
     found = {}
     for unit in own:
         found[counted(unit)] = sum(chunk.count(unit) for chunk in stage.own)
@@ -133,7 +133,7 @@ def _alike(stage: Stage) -> int:
     """The most chunks in flight."""
     return int(parse(stage.outputs_in_flight).evaluate({
         "m": Fraction(stage.microbatches or 1), "v": Fraction(stage.pipeline.chunks or 1),
-        "p": Fraction(stage.ranks or 1), "i": Fraction(int(stage.number or 0))}))
+        "p": Fraction(stage.ranks or 1), "i": Fraction(stage.number)}))
 
 
 def stage_loads(strategy: Strategy, units: Units, sizes: Mapping[str, Fraction | int]) -> tuple[Load, ...]:

@@ -84,7 +84,7 @@ class Activations:
         self.stage = stage_of(step)
         every = step.every_stage if isinstance(step, StageStep) else step
         self.split_batch = batch_axes(every)
-        self.arriving = entering(every.reference, every.phase(*LOOPED)) if self.stage and not self.stage.first else {}
+        self.arriving = entering(every.reference, every.phase(*LOOPED)) if not self.stage.first else {}
         self.walked: dict[tuple[int, ...], tuple[Touch, ...]] = {}
         self.sizes: dict[Storage, Monomial] = {}
         self.flown: dict[str, str] = {}
@@ -127,7 +127,7 @@ class Activations:
         """What all microbatches in flight hold on a tier between forward and backward, in bytes."""
         alike: dict[Any, Picture] = {}
         for (unit, times), picture in self._waiting(tier):
-            key = times, self.stage is not None and self.graph.loop(unit) is not None
+            key = times, self.stage.several and self.graph.loop(unit) is not None
             alike[key] = alike.get(key, Picture()) + picture
         return sum((self.many(times) * written(self.amounts, picture) for (times, _), picture in alike.items()),
                    sympy.S.Zero)
@@ -136,14 +136,13 @@ class Activations:
         """The bytes of `waited` as a sum of monomials, with the model's known sizes substituted."""
         total = Polynomial()
         for (_, times), picture in self._waiting(tier):
-            many = self.stage.sum(times) if self.stage else Polynomial.number(1)
-            total = total + many * self.amounts.known_sum(in_bytes(self.amounts, picture))
+            total = total + self.stage.sum(times) * self.amounts.known_sum(in_bytes(self.amounts, picture))
         return total
 
     @property
     def parts(self) -> tuple[str, ...]:
         """The phases for which tensors wait: backward, and the one for the weights, if that is apart."""
-        apart = self.stage is not None and self.stage.for_weights != "0" and self.stage.pipeline.splits
+        apart = self.stage.for_weights != "0" and self.stage.pipeline.splits
         return ("backward", WEIGHTS) if apart else ("backward",)
 
     def _waiting(self, tier: str) -> Iterator[tuple[tuple[str, str], Picture]]:
@@ -166,15 +165,15 @@ class Activations:
 
     def flights(self, unit: str, phase: str = "backward") -> str:
         """The number of microbatches for which a unit's instances here hold what `phase` needs; see `Stage`."""
-        if phase == WEIGHTS and self.stage is not None:
+        if phase == WEIGHTS:
             return self.stage.for_weights
         if unit not in self.flown:
-            self.flown[unit] = "1" if self.stage is None else self.stage.flights(part_of(unit, self.graph))
+            self.flown[unit] = self.stage.flights(part_of(unit, self.graph))
         return self.flown[unit]
 
     def many(self, text: str) -> Any:
         """A number of microbatches as an expression."""
-        return self.stage.write(text) if self.stage else sympy.S.One
+        return self.stage.write(text)
 
     def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool,
                 start: int) -> tuple[str, str]:
@@ -188,7 +187,7 @@ class Activations:
             return unit, self.flights(unit, phase)
         unit = next((t.event.unit for t in walked[start:] if storage in t.reads.values()), unit)
         leaves = any(loop.unit == unit and loop.last == version[0] for loop in self.graph.loops) and phase != WEIGHTS
-        return unit, self.stage.outputs_in_flight if self.stage and leaves else self.flights(unit, phase)
+        return unit, self.stage.outputs_in_flight if leaves else self.flights(unit, phase)
 
     def shown(self, walked: tuple[Touch, ...], start: int) -> dict[Version, Storage]:
         """What is held where a phase starts: every storage once, under the name by which a repeated unit keeps it."""
@@ -288,7 +287,7 @@ class Activations:
 
     def total(self) -> Formula:
         """The bytes of everything that forward keeps for backward."""
-        notes = [NOTE if self.stage is None else IN_FLIGHT, *([] if self.statistics else [STATISTICS])]
+        notes = [IN_FLIGHT if self.stage.several else NOTE, *([] if self.statistics else [STATISTICS])]
         notes += [f"the loss is run {run.name} (--loss): it holds {run.most} at most" for run in self.runs()]
         return self.amounts.made(self.waited(), "bytes", note="; ".join(notes))
 

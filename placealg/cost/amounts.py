@@ -126,7 +126,7 @@ class Amounts:
         values = {n: s.default for n, s in SYMBOLS.items() if s.default is not None}
         values.update({n: parse(t).evaluate({}) for n, t in ref.types.items()})
         values.update({n: Fraction(size) for n, size in (*ref.mesh.sizes().items(), *ref.sizes.items())})
-        if ref.pipeline and ref.pipeline.grouped:
+        if ref.pipeline.grouped:
             del values["m"]
         if ref.microbatches is not None:
             values["m"] = Fraction(ref.microbatches)
@@ -149,7 +149,7 @@ class Amounts:
     @cached_property
     def named(self) -> bool:
         """Whether Psi and Psi_unit are written: not for a stage, which has only a part of the parameters."""
-        return self.reference.pipeline is None
+        return not self.reference.pipeline.axis
 
     def size(self, group: Group, name: str) -> Any:
         """Bytes per element: a symbol, or the number that the group has in its place, or arithmetic over both."""

@@ -91,7 +91,7 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
         raise InputError(f"communication has no unit '{unit}'", name=unit, valid=("bytes", "elements"))
     walk = walked(step)
     step, amounts = walk.step, walk.amounts
-    every, staged = list(rows(walk, convention, unit)), stage_of(step) is not None
+    every, staged = list(rows(walk, convention, unit)), stage_of(step).several
     repeated = {u.name for u in step.reference.units if u.repeated}
 
     def add(chosen: Iterable[Carried]) -> Formula:
@@ -203,7 +203,7 @@ def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator
 def _ranks(step: Step, event: Event) -> Monomial | None:
     """The number of ranks that a collective joins, if not all along its axes: on a pipeline's, its group's holders."""
     stage = stage_of(step)
-    if stage is None or not event.group or stage.pipeline.axis not in event.axes:
+    if not event.group or not stage.pipeline.among(event.axes):
         return None
     others = Monomial.of(*(a for a in event.axes if a != stage.pipeline.axis))
     return others * holders(step.reference.group(event.group), step.reference, stage)
@@ -322,7 +322,7 @@ def executions(step: Step, event: Event) -> Any:
 def _instances(step: Step, event: Event) -> Any:
     """The number of instances of the event's unit; for a message, the number of them that send one."""
     stage = stage_of(step)
-    if stage is not None and event.verb == SENT_ON:
+    if event.verb == SENT_ON:
         return stage.write(stage.messages(event.unit, event.phase))
     unit = step.unit_of(event)
     return next((monomial(u.count) for u in step.reference.units if u.name == unit), sympy.S.One)
@@ -331,7 +331,7 @@ def _instances(step: Step, event: Event) -> Any:
 def instances_sum(step: Step, event: Event) -> Polynomial:
     """The number of instances of the event's unit, as a sum of monomials; for a message, as in `_instances`."""
     stage = stage_of(step)
-    if stage is not None and event.verb == SENT_ON:
+    if event.verb == SENT_ON:
         return stage.sum(stage.messages(event.unit, event.phase))
     unit = step.unit_of(event)
     return Polynomial.of([next((u.count for u in step.reference.units if u.name == unit), Monomial())])

@@ -60,7 +60,7 @@ class Costs:
     @property
     def stage(self) -> str:
         """The pipeline stage to which the device belongs, in words; "" without a pipeline."""
-        return str(stage_of(self.step) or "")
+        return str(stage_of(self.step)) if stage_of(self.step).several else ""
 
     @cached_property
     def _of_every_stage(self) -> Amounts:

@@ -68,7 +68,7 @@ def assumed(program: Step | Walk, of_tensors: bool = True) -> tuple[str, ...]:
     walk = walked(program)
     step = walk.step
     missing = tuple(f"the model leaves out {part}" for part in step.reference.left_out)
-    if step.reference.pipeline and PREDICTION in step.reference.pipeline.alone:
+    if PREDICTION in step.reference.pipeline.alone:
         missing = (PREDICTS, *missing)
     graph = step.reference.graph
     every = ASSUMED if not isinstance(step, StageStep) else (ASSUMED[0], *of_stage(step), *ASSUMED[2:])

@@ -80,7 +80,7 @@ def chosen(step: Step, stage: int | str | None = None, sizes: Sizes = NO_SIZES) 
     `stage` is a number from 0, `first` or `last`. Without one it is the stage whose `memory(...).total` is the largest
     at `sizes` and bound sizes; the first if that is not a number.
     """
-    if stage is not None or step.reference.pipeline is None or isinstance(step, StageStep):
+    if stage is not None or not step.reference.pipeline.axis or isinstance(step, StageStep):
         return step if stage is None else on_stage(step, stage, sizes)
     every = [on_stage(step, number, sizes) for number in candidates(step.reference, sizes)]
     if len(every) == 1:

@@ -96,7 +96,7 @@ def _copies(new: Side, item: Item) -> Any:
     found = new.ranks()
     for axis in (*item.splits, *item.cut, *item.at):
         found /= new.size(axis)
-    if new.found.pipeline:
+    if new.found.pipeline.axis:
         axis, parts = new.size(new.found.pipeline.axis), parts_of(new, item)
         found = found / axis * (sympy.Min(2, axis) if parts == (FIRST, LAST) else max(1, len(parts)))
     return found
@@ -167,7 +167,7 @@ class _Made:
         if any(rank for _, item in rows.values() for rank in item.at.values()):
             return largest(self.known.around(read_at(self.at[1])), self.rank, side.ranks())
         first = dict.fromkeys(side.found.axes, sympy.S.Zero)
-        if pipeline is None:
+        if not pipeline.axis:
             return self.known.around(read_at(first))
 
         def of(stage: Any) -> Any:
@@ -185,8 +185,7 @@ class _Made:
     def read_by(self, item: Item, at: Mapping[str, Any]) -> Any:
         """The elements of an item, or of its whole row, that the rank at these coordinates of the new mesh reads."""
         found = sympy.prod([is_equal(at[a], rank) for a, rank in item.at.items()])
-        pipeline = self.new.found.pipeline
-        key = item.units, item.count, at[pipeline.axis] if pipeline else None
+        key = item.units, item.count, at.get(self.new.found.pipeline.axis)
         if key not in self._instances:
             self._instances[key] = sum((_in_turns(run, run.times * run.length)
                                         for run in own_instances(self.new, item, at)), sympy.S.Zero)
@@ -282,7 +281,7 @@ class _Made:
                 return self._of_one_rank(side, item, has)
         if one.at or two.at:
             return None
-        if self.old.found.pipeline or self.new.found.pipeline:
+        if self.old.found.pipeline.axis or self.new.found.pipeline.axis:
             single = len(self.old.found.axes) == len(self.new.found.axes) == 1
             return self._stays_of_stages(bundle) if single else None
         parts = self.parts(bundle)
@@ -342,7 +341,7 @@ class _Made:
         """What stays of layers from stages to stages of one chunk each, if every stage has equally many; else None."""
         for side in (self.old, self.new):
             pipeline = side.found.pipeline
-            if pipeline is None or len(side.found.axes) > 1 or len(layers_of(side.found)) > 1 or (
+            if not pipeline.axis or len(side.found.axes) > 1 or len(layers_of(side.found)) > 1 or (
                     pipeline.chunks != 1 or pipeline.stages or pipeline.alone):
                 return None
         return monomial(bundle.old.count) * bundle.elements * steps(self.old.ranks(), self.new.ranks())
@@ -352,9 +351,9 @@ class _Made:
         one, two = bundle.old, bundle.new
         if stations(self.old, one) or stations(self.new, two):
             return self._stays_at_ends(bundle)
-        if self.old.found.pipeline and self.new.found.pipeline:
+        if self.old.found.pipeline.axis and self.new.found.pipeline.axis:
             return None
-        staged, other, there = (self.old, self.new, two) if self.old.found.pipeline else (self.new, self.old, one)
+        staged, other, there = (self.old, self.new, two) if self.old.found.pipeline.axis else (self.new, self.old, one)
         if other.whole_shares and (there.cut or there.splits):
             return None
         layers = first_stages(staged, one if staged is self.old else two, self.both)

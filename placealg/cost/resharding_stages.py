@@ -39,15 +39,15 @@ class Side:
 
     def size(self, axis: str) -> Any:
         """The size of an axis, by the name that it has on this side; of a pipeline whose stages are said, a number."""
-        if (pipeline := self.found.pipeline) and axis == pipeline.axis and pipeline.stages and pipeline.chunks:
+        if axis == (pipeline := self.found.pipeline).axis and pipeline.stages and pipeline.chunks:
             return sympy.Integer(len(pipeline.stages) // pipeline.chunks)
         return symbol(axis + self.suffix)
 
     @property
     def chunks(self) -> Any:
         """The chunks of every stage: a number, or v by the name that it has on this side."""
-        pipeline = self.found.pipeline
-        return symbol("v" + self.suffix) if pipeline and pipeline.chunks is None else pipeline.chunks if pipeline else 1
+        said = self.found.pipeline.chunks
+        return symbol("v" + self.suffix) if said is None else said
 
     def ranks(self) -> Any:
         """The number of devices."""
@@ -78,7 +78,7 @@ def stations(side: Side, item: Item) -> tuple[Bounds, ...]:
     () if it belongs to layers, or there is no pipeline.
     """
     parts, pipeline = parts_of(side, item), side.found.pipeline
-    if pipeline is None:
+    if not pipeline.axis:
         return ()
     last = sympy.S.Zero if pipeline.folded else side.size(pipeline.axis) - 1
     at = {FIRST: sympy.S.Zero, PREDICTION: sympy.S.One if pipeline.folded else side.size(pipeline.axis) - 2, LAST: last}
@@ -117,7 +117,6 @@ def first_stages(side: Side, item: Item, stages: Any) -> Any:
     The chunks of one turn follow each other, so that what they have is what lies before the end of the last of them.
     """
     pipeline, ranks = side.found.pipeline, side.ranks()
-    assert pipeline is not None
     if pipeline.stages:
         return sum((sympy.Min(1, sympy.Max(0, stages - rank)) * (high - low)
                     for rank, low, high in _listed(side, item)), sympy.S.Zero)
@@ -137,7 +136,7 @@ def own_instances(side: Side, item: Item, at: Mapping[str, Any]) -> tuple[Run, .
     there, or not.
     """
     pipeline, count = side.found.pipeline, monomial(item.count)
-    if pipeline is None:
+    if not pipeline.axis:
         return (Run((sympy.S.Zero, count), whole=True),)
     place, ranks = at[pipeline.axis], side.size(pipeline.axis)
     if found := stations(side, item):
@@ -161,7 +160,6 @@ def _listed(side: Side, item: Item) -> Iterator[tuple[Any, Any, Any]]:
     Where the number of chunks is a symbol, so is that of the ranks, among which chunks are dealt out in turn.
     """
     pipeline = side.found.pipeline
-    assert pipeline is not None
     count, before = monomial(item.count), _before(side, item)
     one_kind = len(layers_of(side.found)) == 1
     ranks = side.size(pipeline.axis)
@@ -182,7 +180,6 @@ def _before(side: Side, item: Item) -> Any:
 def chunk_ends(side: Side, item: Item) -> Callable[[Any], Any]:
     """Where the layers of a chunk begin, among the instances of an item's unit, if layers are spread evenly."""
     pipeline, count = side.found.pipeline, monomial(item.count)
-    assert pipeline is not None
     loops, alone, before = layers_of(side.found), len(pipeline.alone), _before(side, item)
     every = sum((monomial(number) for number in loops.values()), sympy.S.Zero)
     parts = side.size(pipeline.axis) * side.chunks - alone

@@ -15,7 +15,8 @@ from placealg.cost.formula import Formula
 from placealg.cost.stage import Stage, StageStep
 from placealg.cost.walk import Walk, walked
 from placealg.mesh import PREDICTION, SAID
-from placealg.step.pipeline import ANY, FAST, FAST_WHERE, flying
+from placealg.step.pipeline import FAST, FAST_WHERE, flying
+from placealg.step.place import MIDDLE
 from placealg.step.program import Step
 
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
@@ -87,7 +88,7 @@ def assumed(step: StageStep) -> tuple[str, ...]:
         found.append(f"{ends} {'has' if len(pipeline.alone) == 1 else 'have'} no layer")
     if stage.any_map and layers:
         found.append("these are what a contiguous map of layers to stages gives it, at least 1 of each that it runs")
-    if stage.number == ANY:
+    if stage.place is MIDDLE:
         found.append(f"i is its number, from 1 to {axis} - {3 if PREDICTION in pipeline.alone else 2}")
     if stage.any_map and pipeline.chunks != 1:
         found.append("its chunks may be of any size: " + " and ".join(flying(unit) for unit in stage.instances)

@@ -17,7 +17,7 @@ from placealg.cost.curve import check_known, curve
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory
 from placealg.cost.peak_parts import moment
-from placealg.cost.stage import candidates, locate, on_stage
+from placealg.cost.stage import candidates, locate, on_stage, stage_of
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import PREDICTION
@@ -75,8 +75,8 @@ def stages(step: Step, sizes: Sizes = NO_SIZES) -> tuple[AlikeDevices, ...]:
 def alike(step: Step, sizes: Sizes = NO_SIZES) -> Iterator[tuple[str, Step, bool]]:
     """The name and the program of every row of `stages`, and whether it is that of any number of stages."""
     pipeline = step.reference.pipeline
-    if pipeline is None:
-        yield "every device", step, False
+    if not pipeline.axis:
+        yield str(stage_of(step)), step, False
         return
     numbers = candidates(step.reference, sizes)
     ranks = locate(step.reference, "first", sizes).ranks

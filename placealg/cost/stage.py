@@ -26,10 +26,10 @@ from placealg.models.alone import HANDS_ON
 from placealg.polynomial import Polynomial
 from placealg.step.event import Event, Group, Reference
 from placealg.step.pipeline import (
-    ANY,
     FIRST,
     IDLE,
     LAST,
+    ONE_STAGE,
     TIMES,
     Pipeline,
     both_in_flight,
@@ -40,6 +40,7 @@ from placealg.step.pipeline import (
     part_of,
     starting,
 )
+from placealg.step.place import ANY, FIRST_STAGE, LAST_STAGE, MIDDLE, PREDICTING, At, Place, Unnumbered
 from placealg.step.program import Step
 from placealg.step.waits import WAITING
 
@@ -53,11 +54,10 @@ _PERIODS = 4
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage: its number (None: the last of unknown many), and its instances of each repeated unit, chunk by chunk.
+    """A stage: its place, and its instances of each repeated unit, chunk by chunk; a step without a pipeline has one.
 
-    The number is "i" for one between the first and the last, whichever, and "prediction" for that of the layers which
-    predict alone. `once` are the units of one instance that stand where a part has a stage alone. `ranks` is the number
-    of stages if it is known.
+    `once` are the units of one instance that stand where a part has a stage alone. `ranks` is the number of stages if
+    it is known.
     `instances` is a repeated unit's number of instances on the stage: a number, the unit's count over the axis if sizes
     are symbols or divide, or with `any_map` a symbol such as n_layer, for any contiguous map of layers to stages.
     `chunks` lists, if numbers are known, the units of all layers of every chunk of the model; `microbatches` is m if it
@@ -65,7 +65,7 @@ class Stage:
     """
 
     pipeline: Pipeline
-    number: int | str | None
+    place: Place
     ranks: int | None
     instances: FrozenMap[str, Monomial]
     chunks: tuple[tuple[str, ...], ...] = ()
@@ -76,7 +76,12 @@ class Stage:
     @property
     def first(self) -> bool:
         """Whether it runs what comes before the repeated units."""
-        return self.number == 0
+        return self.place == FIRST_STAGE
+
+    @property
+    def several(self) -> bool:
+        """Whether it is one of several, or may be."""
+        return bool(self.pipeline.axis)
 
     @property
     def last(self) -> bool:
@@ -85,31 +90,35 @@ class Stage:
 
     @property
     def at_end(self) -> bool:
-        """Whether its number is the last one."""
-        return self.number is None or (self.ranks is not None and self.number == self.ranks - 1)
+        """Whether it is the one with the last number."""
+        return self.place is LAST_STAGE or (self.ranks is not None and self.place == At(self.ranks - 1))
 
     @property
-    def next_to_last(self) -> bool:
-        """Whether it is the last but one of unknown many, as the stage of the layers that predict is unless folded."""
-        return self.number == PREDICTION and not self.pipeline.folded
+    def number(self) -> int:
+        """Its number; InputError where only its place is known."""
+        if isinstance(self.place, At):
+            return self.place.number
+        raise InputError(f"{self} is not known in numbers: say the number of stages, chunks and layers")
 
     @property
-    def whole(self) -> int:
-        """Its number, if that is known; that of the layers which predict is 1 in a folded pipeline."""
-        return 1 if self.number == PREDICTION else int(self.number or 0)
+    def position(self) -> str:
+        """Its number as arithmetic over p and i; where layers predict alone in a folded pipeline, that is 1."""
+        if self.at_end:
+            return LAST_STAGE.from_start
+        return "1" if self.place is PREDICTING and self.pipeline.folded else self.place.from_start
 
     @property
     def name(self) -> str:
         """The stage as users write it: its number, or `last`."""
-        return "last" if self.number is None else str(self.number)
+        return self.place.text
 
     def __str__(self) -> str:
+        if not self.several:
+            return "every device"
         many = f" of {self.pipeline.axis} = {self.ranks}" if self.ranks else f" along {self.pipeline.axis}"
-        if self.number == ANY:
-            return f"a stage i between the first and the last{many}"
-        if self.number == PREDICTION:
-            return f"the stage of the layers that predict{many}"
-        return ("the last stage" if self.number is None else f"stage {self.number}") + many
+        told = {MIDDLE: "a stage i between the first and the last", LAST_STAGE: "the last stage",
+                PREDICTING: "the stage of the layers that predict"}
+        return (told[self.place] if isinstance(self.place, Unnumbered) else f"stage {self.name}") + many
 
     def has(self, part: str) -> bool:
         """Whether a part is on this stage: FIRST, LAST or a repeated unit."""
@@ -117,9 +126,9 @@ class Stage:
 
     def write(self, text: str) -> Any:
         """Arithmetic over p, i, m and v as an expression: p is the axis's size, i the stage."""
-        p = symbol(self.pipeline.axis)
-        i = p - 1 if self.at_end else symbol(ANY) if self.number == ANY else p - 2 if self.next_to_last else (
-            sympy.Integer(self.whole))
+        p = symbol(self.pipeline.axis) if self.several else sympy.S.One
+        stages = {"p": p, ANY: symbol(ANY)}
+        i = expression(self.position, stages, stages.__getitem__)
         v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
         own = {name: symbol(name) for unit in self.instances if unit not in self.once
                for name in (counted(unit), flying(unit))}
@@ -129,9 +138,7 @@ class Stage:
     def sum(self, text: str) -> Polynomial:
         """Arithmetic over p, i, m and v as a sum of monomials."""
         p = Polynomial.name(self.pipeline.axis) if self.ranks is None else Polynomial.number(self.ranks)
-        one = Polynomial.number(1)
-        i = p - one if self.at_end else Polynomial.name(ANY) if self.number == ANY else (
-            p - one - one if self.next_to_last else Polynomial.number(self.whole))
+        i = Polynomial.read(self.position, {"p": p})
         v = Polynomial.name("v") if self.pipeline.chunks is None else Polynomial.number(self.pipeline.chunks)
         return Polynomial.read(text, {"p": p, "i": i, "v": v})
 
@@ -141,7 +148,7 @@ class Stage:
 
         Like the properties below it is arithmetic over p, i, m and v, for `write` and `sum`.
         """
-        return f"({in_flight(self.pipeline)})/v"
+        return f"({in_flight(self.pipeline)})/v" if self.several else "1"
 
     @property
     def outputs_in_flight(self) -> str:
@@ -183,13 +190,13 @@ class Stage:
             return in_flight(self.pipeline, ends.get(part, PREDICTION))
         if self.any_map and self.pipeline.chunks != 1:
             return f"{flying(part)}/({self.instances[part]})"
-        if not isinstance(self.number, int) or self.ranks is None or self.even:
+        if not isinstance(self.place, At) or self.ranks is None or self.even:
             return self.in_flight
         return str(Fraction(self.most_in_flight(part)) / self.instances[part].coefficient)
 
     def most_in_flight(self, unit: str) -> int:
         """The most instances of a repeated unit with a forward and no backward, on a stage whose chunks are known."""
-        assert isinstance(self.number, int) and self.ranks is not None
+        assert self.ranks is not None
         groups = _PERIODS * self.ranks
         return instances_in_flight(self.pipeline, self.number, self.ranks, min(self.microbatches or groups, groups),
                                    tuple(chunk.count(unit) for chunk in self.own))
@@ -203,7 +210,7 @@ class Stage:
         >>> on_stage(step, 1, {"L": 10, "m": 8}).stage.symbols
         {'n_layer': 3, 'in_flight_layer': 9, 'first_layer': 3, 'i': 1}
         """
-        if not self.own or not isinstance(self.number, int):
+        if not self.own or not isinstance(self.place, At):
             raise InputError(f"{self} is not known in numbers: say the number of stages, chunks and layers")
         found = {}
         for unit in (u for u in self.units if u not in self.once):
@@ -218,7 +225,7 @@ class Stage:
         if not self.ranks or not self.chunks:
             return ()
         return tuple(self.chunks[k] for k in replace(self.pipeline, chunks=len(self.chunks) // self.ranks).own(
-            int(self.number or 0), self.ranks))
+            self.number, self.ranks))
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -267,15 +274,19 @@ class StageStep(Step):
     most_loaded: bool = False
 
 
-def stage_of(step: Step) -> Stage | None:
-    """The stage whose program a step is; None where the step is a whole one."""
-    return step.stage if isinstance(step, StageStep) else None
+THE_ONE = Stage(ONE_STAGE, FIRST_STAGE, 1, FrozenMap())
+"""The stage of a step without a pipeline."""
+
+
+def stage_of(step: Step) -> Stage:
+    """The stage whose program a step is; the one that there is where the step is a whole one."""
+    return step.stage if isinstance(step, StageStep) else THE_ONE
 
 
 def local(step: Step) -> Step:
     """The program that a device runs: the step, or with a pipeline that of its first stage with layers."""
     pipeline = step.reference.pipeline
-    return on_stage(step, usual(pipeline)) if pipeline and not isinstance(step, StageStep) else step
+    return on_stage(step, usual(pipeline)) if pipeline.axis and not isinstance(step, StageStep) else step
 
 
 def usual(pipeline: Pipeline) -> int:
@@ -308,7 +319,7 @@ def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> Stage
 def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> Stage:
     """The stage that a user names, with its instances."""
     pipeline = reference.pipeline
-    if pipeline is None:
+    if not pipeline.axis:
         raise InputError(f"{reference.strategy} has no pipeline axis, and so no stages: no axis has [\"layer\"] in "
                          "[dims]")
     known = {**reference.mesh.sizes(), **reference.sizes, **sizes}
@@ -321,10 +332,10 @@ def locate(reference: Reference, stage: int | str, sizes: Sizes = NO_SIZES) -> S
         pipeline.check_ends(ranks)
     if ranks and microbatches:
         pipeline.check_groups(ranks, microbatches)
-    number = _number(stage, pipeline, ranks)
-    instances, chunks, any_map = run_by(reference, pipeline, number, ranks, known)
+    place = _place(stage, pipeline, ranks)
+    instances, chunks, any_map = run_by(reference, pipeline, place, ranks, known)
     once = tuple(loop.unit for loop in reference.graph.loops if reference.graph.single(loop.unit))
-    return Stage(pipeline, number, ranks, instances, chunks, microbatches, any_map, once)
+    return Stage(pipeline, place, ranks, instances, chunks, microbatches, any_map, once)
 
 
 def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str, ...]:
@@ -335,7 +346,7 @@ def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str
     """
     ranks = locate(reference, "first", sizes).ranks
     if ranks is None:
-        return (usual(reference.pipeline),) if reference.pipeline else ("first",)
+        return (usual(reference.pipeline),)
     seen: list[tuple[int, ...]] = []
     found: list[int | str] = []
     for number in range(ranks):
@@ -349,25 +360,25 @@ def candidates(reference: Reference, sizes: Sizes = NO_SIZES) -> tuple[int | str
     return tuple(found)
 
 
-def _number(stage: int | str, pipeline: Pipeline, ranks: int | None) -> int | str | None:
-    """The number of the stage that a user names; None for the last of unknown many."""
+def _place(stage: int | str, pipeline: Pipeline, ranks: int | None) -> Place:
+    """The stage that a user names."""
     axis = pipeline.axis
     text = {"first": "0"}.get(str(stage).strip(), str(stage).strip())
     if text == "last":
-        return None if ranks is None else ranks - 1
+        return LAST_STAGE if ranks is None else At(ranks - 1)
     if text == PREDICTION and PREDICTION in pipeline.alone:
-        return PREDICTION if ranks is None else pipeline.predicting_rank(ranks)
+        return PREDICTING if ranks is None else At(pipeline.predicting_rank(ranks))
     if text == ANY:
         if ranks is not None and ranks < 3:
             raise InputError(f"{axis} = {ranks} has no stage between the first and the last")
-        return ANY
+        return MIDDLE
     if not text.isdecimal():
         also = f"{PREDICTION}, " if PREDICTION in pipeline.alone else ""
         raise InputError(f"stage '{stage}' is not a stage: say first, {also}last, a number from 0, or {ANY} for any "
                          "between")
     if ranks is not None and int(text) >= ranks:
         raise InputError(f"{axis} = {ranks} has no stage {text}: its stages are 0 to {ranks - 1}")
-    return int(text)
+    return At(int(text))
 
 
 def _reference(whole: Reference, stage: Stage) -> Reference:

@@ -194,9 +194,9 @@ class Sent:
 
 def _bound(walk: Walk, sent: list[Sent], work: Polynomial, chunks: int) -> dict[str, Polynomial]:
     stage = stage_of(walk.step)
-    shared = sent if stage is None else [one for one in sent if one.handed or _repeated(walk, one.row)]
+    shared = sent if not stage.several else [one for one in sent if one.handed or _repeated(walk, one.row)]
     found = {
-        "compute": _over(work + (_fill(walk, stage, chunks) if stage else Polynomial()), "peak_flops"),
+        "compute": _over(work + _fill(walk, stage, chunks), "peak_flops"),
         "card": _over(_total(one.across for one in shared if not one.linked), "card_bw"),
         "links": Polynomial(),
         "memory": _over(_TWICE * bytes_of(walk.amounts, walk.resting["optimizer"]), "hbm_bw"),
@@ -218,9 +218,8 @@ def _estimate(walk: Walk, sent: list[Sent], work: Polynomial) -> dict[str, Polyn
         "tensors": _carried(tensors).times(Monomial.of("exposed_tensors")),
         "latency": runs.times(Monomial.of("latency")),
     }
-    stage = stage_of(walk.step)
-    bubble = Polynomial() if stage is None else _waits(stage) * _total(inside.values())
-    return {**inside, "bubble": bubble, "stages": _carried(one for one in sent if one.handed),
+    return {**inside, "bubble": _waits(stage_of(walk.step)) * _total(inside.values()),
+            "stages": _carried(one for one in sent if one.handed),
             "states": _carried(_of_states(sent)).times(Monomial.of("exposed_states")),
             "update": _over(_TWICE * bytes_of(walk.amounts, walk.resting["optimizer"]), "hbm_bw"),
             **_tiers(sent)}
@@ -308,7 +307,7 @@ def _fill(walk: Walk, stage: Stage, chunks: int) -> Polynomial:
     Of a backward that has two parts nothing is known of it. Of a stage of any map of layers they are those whose places
     are less than its first one's, of the units that it runs itself.
     """
-    if stage.pipeline.splits or (stage.any_map and (stage.first or chunks > 1)):
+    if not stage.several or stage.pipeline.splits or (stage.any_map and (stage.first or chunks > 1)):
         return Polynomial()
     reference = walk.step.reference
     repeated = [u.name for u in reference.units if u.repeated]
@@ -316,8 +315,7 @@ def _fill(walk: Walk, stage: Stage, chunks: int) -> Polynomial:
     if stage.any_map:
         return _total((Polynomial.name(starting(u)) - Polynomial.number(1)) * flop.times(stage.instances[u] ** -1)
                       for u, flop in own.items())
-    numbered = isinstance(stage.number, int) and not any(stage.instances[u].names() for u in own)
-    if numbered and isinstance(stage.number, int) and len(set(stage.chunks)) > 1:
+    if len(set(stage.chunks)) > 1 and not any(stage.instances[u].names() for u in own):
         before = sum(stage.chunks[:stage.number], ())
         return _total(flop * Polynomial.number(max(Fraction(before.count(u), chunks) - (chunks > 1), Fraction(0))
                                                / stage.instances[u].evaluate({}))

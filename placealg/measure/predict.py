@@ -91,8 +91,7 @@ def predicted(cell: Cell) -> tuple[PredictedBytes, ...]:
 
 def pipeline_axis(cell: Cell) -> str:
     """The axis along which a cell's layers are split; "" where none is."""
-    pipeline = program_of(_unsized(cell)).reference.pipeline
-    return pipeline.axis if pipeline else ""
+    return program_of(_unsized(cell)).reference.pipeline.axis
 
 
 def _unsized(cell: Cell) -> Cell:

@@ -198,14 +198,13 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
     except NoRule as gap:
         return [*before, *_open("", of_ops(step), gap)], []
     decided = [_decide(step, WHOLE, identifier, generated) for identifier in of_ops(step)]
-    if step.reference.pipeline:
+    if step.reference.pipeline.axis:
         decided = [(_ordered(step, v), c) if v.id == "schedule" else (v, c) for v, c in decided]
     return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
 
 
 def _ordered(step: Step, verdict: Verdict) -> Verdict:
     """The verdict on the messages, joined with the fact that the order in which stages run has no deadlock."""
-    assert step.reference.pipeline is not None
     fact = acyclic(step.reference.pipeline)
     verdict = replace(verdict, instances=verdict.instances + 1, decided=verdict.decided + Decided(solver=1))
     if verdict.verdict != PROVED:
@@ -267,7 +266,7 @@ def _examine_group(step: Step, group: Group, paths: Mapping[Site, Site],
 
 def of_ops(step: Step) -> tuple[str, ...]:
     """The identifiers that are checked on the ops of the whole step: `schedule` only if messages are sent."""
-    return (*OF_OPS, "schedule") if step.reference.pipeline else OF_OPS
+    return (*OF_OPS, "schedule") if step.reference.pipeline.axis else OF_OPS
 
 
 def _decide(step: Step, group: Group, identifier: str, generated: Obligations,

@@ -296,7 +296,7 @@ def _schedule(found: Obligations, step: Step, group: Group) -> None:
     for event in step.events:
         if event.group not in ("", group.name) or not VERBS[event.verb].collective or not event.axes:
             continue
-        if event.group and step.reference.pipeline and step.reference.pipeline.axis in event.axes:
+        if event.group and step.reference.pipeline.among(event.axes):
             several = and_(symbols.at_pairs(pairs(event)), symbols.size(step.reference.pipeline.axis) > 1)
             failure = Failure("schedule", event.path, several, "waits for stages that hold other parameters: deadlock")
             found.add("schedule", ("schedule", event), None, lambda failure=failure: failure)  # type: ignore[misc]

@@ -75,7 +75,7 @@ _WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gra
 
 def _of_pipelines(reference: Reference) -> Iterator[str]:
     """What no verdict on a pipeline covers."""
-    if reference.pipeline:
+    if reference.pipeline.axis:
         yield BLOCKING
         yield _depths(reference.pipeline)
         if reference.pipeline.grouped:

@@ -157,7 +157,7 @@ def _stage(found: Fit, last: bool, width: int, gib: bool, measured: Fraction | N
 
 
 def _device(found: Fit) -> str:
-    return f"a device of {found.stage}" if found.step.reference.pipeline else "a device"
+    return f"a device of {found.stage}" if found.step.reference.pipeline.axis else "a device"
 
 
 def certain(found: Fit) -> str:

@@ -264,7 +264,7 @@ def _formulas(told: Told) -> str:
         meaning = QUANTITIES.get(quantity if room == "memory" else {"total": "sent"}.get(quantity, quantity), "")
         rows.append(element("tr", element("td", written(label), title=meaning), element("td", _typeset(formula)),
                             _figure("td", told, name, class_="value")))
-    of = element("p", written(f"of a device of {stage}"), class_="soft") if stage else ""
+    of = element("p", written(f"of a device of {stage}"), class_="soft") if stage.several else ""
     return of + element("div", element("table", *rows), class_="scroll")
 
 

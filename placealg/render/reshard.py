@@ -177,7 +177,7 @@ def layout(found: Checkpoint, item: Item, suffix: str) -> str:
     levels = [axis for level in item.levels for axis in level]
     if item.cut:
         told["elements" if item.flat else "rows"] = [a + suffix for a in levels if a in item.cut]
-    if found.pipeline:
+    if found.pipeline.axis:
         told["layers"] = [found.pipeline.axis + suffix]
     cut = ", ".join(f"{what} / {'·'.join(axes)}" for what, axes in told.items()) or "whole"
     if outside := [a + suffix for a in levels if a not in item.cut]:

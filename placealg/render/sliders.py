@@ -15,6 +15,7 @@ from placealg.errors import InputError
 from placealg.mesh import SYMBOLS, axis_symbol
 from placealg.prover.verdict import Report
 from placealg.render.mesh_drawing import FEW, drawn_sizes
+from placealg.step.place import LAST_STAGE, At
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
 
@@ -69,7 +70,7 @@ class Told:
         """The sizes that no slider changes: those bound, and those by which a pipeline's stage was chosen."""
         found = dict(self.bound)
         stage = stage_of(self.costs.step)
-        if stage is not None and stage.ranks is not None:
+        if stage.several and stage.ranks is not None:
             loops = self.costs.step.reference.graph.loops
             chosen = {stage.pipeline.axis, "v", *(n for loop in loops for n in loop.count.names())}
             chosen |= set() if stage.even else {"m"}
@@ -79,7 +80,7 @@ class Told:
     def wholes(self) -> tuple[Monomial, ...]:
         """What must be an integer: `whole`, and a pipeline's layers per stage."""
         stage = stage_of(self.costs.step)
-        more = () if stage is None else (n for n in stage.instances.values() if any(p < 0 for _, p in n.powers))
+        more = (n for n in stage.instances.values() if any(p < 0 for _, p in n.powers))
         return tuple(dict.fromkeys((*self.whole, *more)))
 
     def free(self) -> tuple[str, ...]:
@@ -161,8 +162,10 @@ def _drawn(strategy: Strategy) -> dict[str, int]:
 def _least(name: str, told: Told) -> int:
     """A pipeline whose number of stages is not known has at least two, and stages of unknown chunks at least two."""
     stage = stage_of(told.costs.step)
-    if stage is None or name not in (stage.pipeline.axis, "v"):
+    if not stage.several or name not in (stage.pipeline.axis, "v"):
         return 1
     if name == "v":
         return 2
-    return max(2, stage.number + 1) if isinstance(stage.number, int) else 2 if stage.number is None else 3
+    if isinstance(stage.place, At):
+        return max(2, stage.place.number + 1)
+    return 2 if stage.place is LAST_STAGE else 3

@@ -142,10 +142,11 @@ def fewest_layers(reference: Reference, sizes: Mapping[str, int]) -> int:
     Then some neighbours share a stage, and others do not.
     """
     pipeline = reference.pipeline
-    if pipeline is None or pipeline.axis not in sizes:
+    if pipeline.axis not in sizes:
         return 2
-    found = fitting(pipeline, sizes[pipeline.axis])
-    chunks, alone, graph = sizes[pipeline.axis] * (found.chunks or 1), len(found.alone), reference.graph
+    ranks = pipeline.ranks(sizes)
+    found = fitting(pipeline, ranks)
+    chunks, alone, graph = ranks * (found.chunks or 1), len(found.alone), reference.graph
     repeated = sum(not graph.single(loop.unit) for loop in graph.loops)
     return max(2, -(-(chunks - alone + 1) // max(1, repeated)))
 
@@ -156,15 +157,14 @@ FEW = 4
 
 def few_microbatches(reference: Reference, sizes: Mapping[str, int]) -> int:
     """The number of microbatches beyond which a small run at these sizes has no more of them."""
-    return FEW * (sizes[reference.pipeline.axis] if reference.pipeline else 1)
+    return FEW * reference.pipeline.ranks(sizes)
 
 
 def fitting_microbatches(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> int:
     """The smallest number of microbatches from `microbatches` on that the order of the pipeline takes."""
     pipeline = reference.pipeline
-    if pipeline is None or not pipeline.grouped:
-        return microbatches
-    return -(-microbatches // sizes[pipeline.axis]) * sizes[pipeline.axis]
+    group = pipeline.ranks(sizes) if pipeline.grouped else 1
+    return -(-microbatches // group) * group
 
 
 def cells(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> Iterator[Cell]:

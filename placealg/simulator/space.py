@@ -262,7 +262,7 @@ def _split_by(reference: Reference, graph: Graph) -> dict[str, set[str]]:
     """Axis -> the dims by which some op or some parameter is split along it, under all names that they take."""
     found: dict[str, set[str]] = {}
     for axis in reference.mesh.names:
-        entries = () if reference.pipeline and axis == reference.pipeline.axis else reference.dims.get(axis, ())
+        entries = () if axis == reference.pipeline.axis else reference.dims.get(axis, ())
         dims = {split_dim(entries, op, graph) for op in graph.ops if not op.row.view} - {"", WHOLE}
         dims |= {split[axis] for split in reference.split_dims.values() if axis in split} - {LAYER}
         if axis in reference.data_axes and not dims:

@@ -130,7 +130,7 @@ class Stages:
 def of(reference: Reference, setting: Setting) -> Stages | None:
     """The stages of a run; None without a pipeline."""
     pipeline = reference.pipeline
-    if pipeline is None or reference.whole:
+    if not pipeline.axis or reference.whole:
         return None
     ranks = setting.sizes[pipeline.axis]
     return Stages(fitting(pipeline, ranks), reference, reference.graph, ranks, setting)

@@ -103,8 +103,8 @@ class Checkpoint:
         return self.step.reference.mesh.names
 
     @property
-    def pipeline(self) -> Pipeline | None:
-        """The pipeline that splits the model along its depth; None without one."""
+    def pipeline(self) -> Pipeline:
+        """The pipeline that splits the model along its depth."""
         return self.step.reference.pipeline
 
     def item(self, parameter: str, value: str) -> Item | None:
@@ -345,9 +345,9 @@ def instances(found: Checkpoint, item: Item, at: Mapping[str, int], sizes: Sizes
     """The instances of an item's unit that the rank at these coordinates has: all, or its pipeline stage's."""
     count = sizes.length(item.count)
     pipeline, graph = found.pipeline, found.step.reference.graph
-    if pipeline is None:
+    if not pipeline.axis:
         return ((0, count),)
-    stage, ranks = at[pipeline.axis], sizes.mesh[pipeline.axis]
+    stage, ranks = at[pipeline.axis], pipeline.ranks(sizes.mesh)
     if pipeline.chunks is None:
         pipeline = replace(pipeline, chunks=sizes.length(CHUNKS))
     loops = [u for u in graph.units if graph.single(u) or u in found.layers]

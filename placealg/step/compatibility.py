@@ -16,7 +16,7 @@ from placealg.models.alone import predicting
 from placealg.models.graph import Op, unit_of
 from placealg.models.model import Model
 from placealg.placement import Mode
-from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
+from placealg.step.pipeline import FIRST, LAST, ONE_STAGE, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
 from placealg.step.trained import trained, trained_problems
 from placealg.step.whole import with_whole
@@ -301,7 +301,7 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
                        sizes: Mapping[str, int | Fraction]) -> Iterator[Problem]:
     """A pipeline needs repeated units that follow one another, no fewer layers than stages, and a size for stages."""
     axis, graph, pipeline = strategy.pipeline_axis, model.graph, pipeline_of(strategy, model)
-    if pipeline is None:
+    if not axis:
         return
     units = [u for u in graph.units if part_of(u, graph) not in (FIRST, LAST)]
     between = graph.units[graph.units.index(units[0]):graph.units.index(units[-1]) + 1] if units else ()
@@ -351,10 +351,10 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
             f"{axes[axis]}")
 
 
-def pipeline_of(strategy: Strategy, model: Model) -> Pipeline | None:
-    """The schedule of the strategy's pipeline axis on a model as it trains it; None if it has none."""
+def pipeline_of(strategy: Strategy, model: Model) -> Pipeline:
+    """The schedule of the strategy's pipeline axis on a model as it trains it; one stage if it has none."""
     if not strategy.pipeline_axis:
-        return None
+        return ONE_STAGE
     chunks = strategy.option("schedule", "chunks")
     found = Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
                      strategy.option("schedule", "stages"), strategy.stages_alone,

@@ -64,7 +64,7 @@ def operations_of(strategy: Strategy, model: Model) -> Operations | None:
     _, unit = layers_chosen(strategy)
     return Operations.of(placed, strategy.sharded_activations, strategy.recomputed,
                          strategy.option("schedule", "replay"), strategy.rings,
-                         (pipeline := pipeline_of(strategy, model)) is not None and pipeline.splits,
+                         pipeline_of(strategy, model).splits,
                          unit if model.graph.loop(unit) else "", bool(strategy.option("schedule", "recompute_layers")),
                          strategy.offloaded, str(strategy.option("activations", "tier")),
                          bool(strategy.option("schedule", "offload_layers")))

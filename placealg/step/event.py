@@ -15,7 +15,7 @@ from placealg.models.backward import GRAD
 from placealg.models.graph import Graph
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
-from placealg.step.pipeline import Pipeline
+from placealg.step.pipeline import ONE_STAGE, Pipeline
 from placealg.step.verbs import BYTES, CARRIED, LOSS_SCALE, MOMENT, SOURCES, VERBS
 from placealg.step.versions import Version
 from placealg.step.where import Clause as Clause
@@ -353,9 +353,9 @@ class Reference:
     default bytes per element, `sizes` the model's symbols that are known as numbers. `graph` is the op graph, without
     ops if units run whole; `split_dims` the dim by which each parameter is split along an axis, `dims` the ordered
     entries by which each axis splits ops. `unrolled` are axes whose sums the prover writes out rank by rank, with their
-    sizes. `pipeline` is the schedule of the axis that splits the model along its depth. `left_out` says in words what
-    the network has and the model lacks. `pad` says what is padded if a share is not a whole number: none, rows,
-    elements. `losses` are the terms of the loss: each is weighted by counts of its own tokens.
+    sizes. `pipeline` is the schedule of the axis that splits the model along its depth, or of one stage. `left_out`
+    says in words what the network has and the model lacks. `pad` says what is padded if a share is not a whole number:
+    none, rows, elements. `losses` are the terms of the loss: each is weighted by counts of its own tokens.
     """
 
     strategy: str
@@ -379,7 +379,7 @@ class Reference:
     split_dims: FrozenMap[str, FrozenMap[str, str]] = FrozenMap()
     dims: FrozenMap[str, tuple[str, ...]] = FrozenMap()
     unrolled: FrozenMap[str, int] = FrozenMap()
-    pipeline: Pipeline | None = None
+    pipeline: Pipeline = ONE_STAGE
     left_out: tuple[str, ...] = ()
     pad: str = "none"
     losses: tuple[str, ...] = ("loss",)

@@ -114,7 +114,7 @@ def _results(event: Event, reference: Reference) -> Iterator[Storage]:
         yield from _version(event, reference)
         return
     graph = reference.graph
-    apart = reference.pipeline is not None and reference.pipeline.splits
+    apart = reference.pipeline.splits
     for name, _ in event.operands if event.phase == WEIGHTS or not apart else ():
         yield from ((g.name, "grad", "device") for g in reference.groups if name in g.parameters)
     for name, label in event.operands if event.phase != WEIGHTS else ():

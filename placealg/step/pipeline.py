@@ -2,12 +2,12 @@
 
 A pipeline axis splits the model along its depth. The instances of repeated units are numbered through the model; each
 runs on one rank of the axis, its *stage*. What comes before the repeated units runs with the first instance, what comes
-after them with the last.
+after them with the last. A step whose depth no axis splits has a pipeline too, of one stage: `ONE_STAGE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -71,14 +71,11 @@ FAST: Mapping[str, tuple[tuple[str, str, str], ...]] = {
 FAST_WHERE = {order: " and ".join(map(" ".join, conditions)) for order, conditions in FAST.items()}
 """The same in words."""
 
-ANY = "i"
-"""The number of a stage between the first and the last, whichever it is."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """How a pipeline axis runs: its order, the chunks of layers per rank, and the layers of each chunk if given.
 
+    `axis` is "" where no axis splits the depth: there is one stage then, which runs all that comes in program order.
     `chunks` is None if their number is a symbol. `stages` counts the layers of every chunk in the order of the model,
     so that chunk k runs on rank k mod ranks, or in a folded pipeline one of the second half on rank 2*ranks - 1 - k; it
     is empty if layers are spread evenly (each chunk then holds the floor or the ceiling of the quotient). `alone` are
@@ -92,6 +89,18 @@ class Pipeline:
     stages: tuple[int, ...] = ()
     alone: tuple[str, ...] = ()
     predicting: int = 1
+
+    def ranks(self, sizes: Mapping[str, int]) -> int:
+        """The number of stages at these sizes of the axes.
+
+        >>> Pipeline("pp").ranks({"pp": 4}), ONE_STAGE.ranks({"pp": 4})
+        (4, 1)
+        """
+        return sizes[self.axis] if self.axis else 1
+
+    def among(self, axes: Iterable[str]) -> bool:
+        """Whether stages take part in what runs along some axes."""
+        return bool(self.axis) and self.axis in axes
 
     @property
     def splits(self) -> bool:
@@ -225,6 +234,10 @@ class Pipeline:
         return self.rank(self.chunk(place, layers, ranks), ranks)
 
 
+ONE_STAGE = Pipeline("")
+"""The pipeline of a step whose depth no axis splits."""
+
+
 def counted(unit: str) -> str:
     """The symbol of the instances of a repeated unit on a stage."""
     return f"n_{unit}"
@@ -339,6 +352,8 @@ def in_flight(pipeline: Pipeline, part: str = "") -> str:
     >>> in_flight(Pipeline("pp")), in_flight(Pipeline("pp", "interleaved", 2), LAST)
     ('Min(m*v, p - 1 - i + 1)', '1')
     """
+    if not pipeline.axis:
+        return "1"
     if part in (FIRST, LAST) and pipeline.chunks != 1:
         return {FIRST: "Min(m, 2*p)", LAST: "1"}[part]
     if part == PREDICTION and pipeline.chunks != 1:

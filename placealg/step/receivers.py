@@ -19,6 +19,6 @@ def receivers(event: Event, reference: Reference) -> tuple[int, ...]:
     op = graph.producer(event.tensor)
     if op is None:
         return ()
-    split = event.phase == WEIGHTS or (reference.pipeline is not None and reference.pipeline.splits)
+    split = event.phase == WEIGHTS or reference.pipeline.splits
     return tuple(k for k in differentiated(graph, op) if not split or
                  (graph.tensors[op.inputs[k]].kind == "parameter") == (event.phase == WEIGHTS))

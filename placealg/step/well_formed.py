@@ -25,9 +25,10 @@ def check_event(event: Event, reference: Reference) -> None:
         raise inapplicable(event, reference)
     if event.on_tensor and event.effect.at_home and event.unit != unit_of(event.value):
         raise InputError(f"{event.path}: runs in unit {event.unit}; its op is one of {unit_of(event.value)}")
-    if event.verb in MESSAGES and (reference.pipeline is None or event.axes != (reference.pipeline.axis,)):
+    axis = reference.pipeline.axis
+    if event.verb in MESSAGES and event.axes != (axis,):
         raise InputError(f"{event.path}: a message goes from stage to stage, along "
-                         + (f"[{reference.pipeline.axis}] alone" if reference.pipeline else "a pipeline axis, and no "
+                         + (f"[{axis}] alone" if axis else "a pipeline axis, and no "
                             "axis is one: it names [\"layer\"] in [dims]"))
     if event.phase == WEIGHTS:
         _check_apart(event, reference)
@@ -146,7 +147,7 @@ def _merges(event: Event, reference: Reference) -> bool:
 
 def _check_apart(event: Event, reference: Reference) -> None:
     """An InputError where the backward for the weights is not apart, or an event is no part of it."""
-    if reference.pipeline is None or not reference.pipeline.splits:
+    if not reference.pipeline.splits:
         raise InputError(f"{event.path}: phase {WEIGHTS} is of a pipeline whose order runs the backward for the "
                          f"weights apart: {', '.join(LATER)}")
     of_group = bool(event.group) and event.value in ("grad", "grad_sum")

@@ -67,7 +67,7 @@ def inputs(step: Step, seen: Seen, tally: Tally) -> Iterator[Difference]:
         return
     data = set(step.reference.data_axes)
     pipeline = step.reference.pipeline
-    held = data | ({pipeline.axis} if pipeline else set())
+    held = data | {pipeline.axis}
     alike: dict[tuple[int, ...], RankSeen] = {}
     changes: dict[int, tuple[RankSeen, list[str]]] = {}
     for rank in seen.ranks:
@@ -81,13 +81,14 @@ def inputs(step: Step, seen: Seen, tally: Tally) -> Iterator[Difference]:
                              "program's ranks see the same tokens")
             return
         made = sorted(f"{microbatch}:{how}" for microbatch, how, digest in map(_parts, rank.inputs) if how)
-        one, told = changes.setdefault(rank.coordinates.get(pipeline.axis, 0) if pipeline else 0, (rank, made))
+        one, told = changes.setdefault(rank.coordinates.get(pipeline.axis, 0), (rank, made))
         if made != told:
             yield Difference("inputs", "", f"rank {rank.rank} puts whole numbers, such as ids of tokens, in another "
                              f"order, or changes them, otherwise than rank {one.rank}")
             return
     over = [a for a in seen.mesh if a in data and seen.mesh[a] > 1]
-    if over and all(r.inputs == seen.ranks[0].inputs for r in seen.ranks) and seen.ranks[0].inputs and not pipeline:
+    read = seen.ranks[0].inputs
+    if over and not pipeline.axis and read and all(r.inputs == read for r in seen.ranks):
         tally.not_compared.append(f"what ranks read along {', '.join(over)}: in this run all have read the same "
                                   "tokens, which in training is a fault")
 

@@ -55,7 +55,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     names = names_of(dict.fromkeys(c.parameter for r in seen.ranks for c in r.chains), model, said)
     layers = _layers(names, seen, model)
     pipeline = step.reference.pipeline
-    if pipeline is not None:
+    if pipeline.axis:
         seen = stage_axes(with_seeds(step, seen), pipeline.axis, names)
     routes = routes_of(step)
     group_of = {p: g for g in step.reference.groups for p in g.parameters}
@@ -87,7 +87,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
             unseen += [(rank.rank, u) for u in lost]
             tally.of_paths += 1
             tally.paths += not found and not lost
-        if pipeline is None:
+        if not pipeline.axis:
             raw += [(rank.rank, d) for d in _absent((rank,), names, model, routes, group_of, layers)]
         raw += [(rank.rank, d) for d in other_messages(step, seen, rank, names, layers, routes, group_of, tally, stage,
                                                        wires)]
@@ -103,7 +103,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         unseen.append((-1, Unseen("", "numbers by which the loss multiplies tokens: they count "
                                   f"{min(s.least for s in weighted):.4g} to {max(s.most for s in weighted):.4g} times "
                                   "their mean; measure weights beside a single device")))
-    if pipeline is not None:
+    if pipeline.axis:
         places: dict[tuple[int, ...], list[RankSeen]] = {}
         for rank in seen.ranks:
             places.setdefault(tuple(k for a, k in rank.coordinates.items() if a != pipeline.axis), []).append(rank)

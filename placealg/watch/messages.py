@@ -47,7 +47,6 @@ def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, N
     yield from gathers
     tally.messages += len(weights) if not gathers else 0
     if stage is not None:
-        assert step.reference.pipeline is not None
         yield from handed_on(stage, step.reference.pipeline.order, seen, rank, tally)
     yield from _activations(step, seen, rank, rest, names, layers, tally, stage, wires)
 
@@ -64,7 +63,7 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
             for name in message.carries:
                 if name in names:
                     mine = got.setdefault(name, Counter())
-                    at = message.microbatch if step.reference.pipeline is None else 0
+                    at = 0 if step.reference.pipeline.axis else message.microbatch
                     mine.update((message.phase, at, a) for a in message.axes)
                     lines.setdefault(name, message.line)
     for chain in rank.chains:
@@ -74,7 +73,7 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
         for event in route.gathers:
             for k in range(count):
                 if takes_part(event.at, where[k]):
-                    at = k if step.reference.pipeline is None else 0  # of stages, only how often is compared
+                    at = 0 if step.reference.pipeline.axis else k  # of stages, only how often is compared
                     want.update((event.phase, at, a) for a in event.axes if seen.mesh.get(a, 1) > 1)
         have = got.get(name, Counter())
         if have == want:

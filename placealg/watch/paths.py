@@ -85,7 +85,7 @@ class Paths:
             yield Difference("stale", group, f"{name}: the optimizer reads the gradient of an earlier step as well; "
                              "the program clears it once per step", "", cleared, (name,))
         counted = [sum(1 for t in chain.terms if t.begin == BACKWARD and t.microbatch == k) for k in range(self.m)]
-        alone = chain.tied or self.step.reference.pipeline is not None  # of a stage, the uses that it has
+        alone = chain.tied or self.step.reference.pipeline.axis  # of a stage, the uses that it has
         uses = 1 + len(chain.tied) if alone else len(route.group.sites)
         if not any(counted):
             yield Difference("no gradient", group, f"{name}: the optimizer reads no gradient; the program sums "

@@ -20,8 +20,7 @@ def split_over(step: Step, group: Group) -> set[str]:
     """The axes along which a rank holds a part of a group's parameters when the step starts, stages left out."""
     sliced = {a for e in step.events if e.group == group.name and e.phase == "init" and e.verb == "slice"
               for a in e.axes}
-    pipeline = step.reference.pipeline
-    return {*group.split, *sliced} - ({pipeline.axis} if pipeline else set())
+    return {*group.split, *sliced} - {step.reference.pipeline.axis}
 
 
 def sizes_of(model: Model) -> dict[str, int]:

@@ -28,7 +28,7 @@ class Stage:
 def stage_of(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named]) -> Stage | None:
     """The rank's stage; None of a program without a pipeline."""
     pipeline = step.reference.pipeline
-    if pipeline is None:
+    if not pipeline.axis:
         return None
     if pipeline.order not in ORDERS:
         raise InputError(f"stages in the order '{pipeline.order}' are not held against their program; these are: "
@@ -40,7 +40,7 @@ def stage_of(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named])
 def with_seeds(step: Step, seen: Seen) -> Seen:
     """The recording in which every stage has the loss's factors of the stage that computes the loss."""
     pipeline = step.reference.pipeline
-    if pipeline is None:
+    if not pipeline.axis:
         return seen
     made = []
     for rank in seen.ranks:

@@ -58,7 +58,7 @@ class Conformance:
         """The names of what joins the run to the proof."""
         good = self.comparison.measured.good
         pipeline = self.comparison.step.reference.pipeline
-        left = set() if pipeline and self.seen.mesh.get(pipeline.axis, 1) > 1 and not good else {"paired"}
+        left = set() if self.seen.mesh.get(pipeline.axis, 1) > 1 and not good else {"paired"}
         left |= set() if any(r.uncleared for r in self.seen.ranks) else {"cleared"}
         left |= set() if any(r.random for r in self.seen.ranks) else {"random"}
         return tuple(name for name in HYPOTHESES if name not in left)

@@ -53,7 +53,7 @@ def every_place(question: Question) -> dict[tuple[str, tuple[tuple[str, int], ..
         strategy = parse_strategy(expression)
         step = derive(strategy, question.model)
         staged = {n: on_stage(step, n, {"n_layer": 1}) if n else step
-                  for n in (("first", "i", "last") if step.reference.pipeline else ("",))}
+                  for n in (("first", "i", "last") if step.reference.pipeline.axis else ("",))}
         held = {n: form(memory(one).peak, question) for n, one in staged.items()}
         timed = {n: {path: form(Written(one)[path], question) for path in
                      ("time.estimate", "time.bound", "time.bound.card") if path in Written(one)}

@@ -79,7 +79,7 @@ def brute(question: Question) -> tuple[list[Each], int]:
         strategy = parse_strategy(expression)
         step = derive(strategy, question.model)
         staged = {n: on_stage(step, n, {"n_layer": 1}) if n else step
-                  for n in (("first", "i", "last") if step.reference.pipeline else ("",))}
+                  for n in (("first", "i", "last") if step.reference.pipeline.axis else ("",))}
         held = {n: form(memory(one).peak, question) for n, one in staged.items()}
         timed = {n: [form(Written(one)[path], question) if path in Written(one) else None
                      for path in ("time.bound", "time.estimate", "time.bound.card")] for n, one in staged.items()}
@@ -221,7 +221,7 @@ def test_figures_are_those_of_cost_and_of_the_formulas(found: Found) -> None:
         step = derive(one.programs.strategy, found.question.model)
         known = {**found.question.sizes, **one.sizes}
         pp = int(one.sizes.get("pp", 1))
-        staged = [on_stage(step, k, known) for k in range(pp)] if step.reference.pipeline else [step]
+        staged = [on_stage(step, k, known) for k in range(pp)] if step.reference.pipeline.axis else [step]
         assert one.need == max(Fraction(memory(s).peak.value(**{n: v for n, v in known.items()
                                                                  if n in memory(s).peak.inputs}) or 0) for s in staged)
         loads = stage_loads(one.programs.strategy, found.question.units, one.sizes)

@@ -22,6 +22,7 @@ from placealg.cost.resharding_rows import bundles, shared_of_rows
 from placealg.cost.resharding_stages import OLD, Side
 from placealg.frozen import FrozenMap
 from placealg.step.checkpoint import Item
+from placealg.step.pipeline import ONE_STAGE
 
 AXES = ("dp", "tp", "ep")
 Dims = dict[str, int]
@@ -69,7 +70,7 @@ def items(parameters: list[Dims], layout: Layout) -> list[Item]:
 
 
 def side(suffix: str) -> Any:
-    return Side(SimpleNamespace(axes=AXES, pipeline=None,  # type: ignore[arg-type]
+    return Side(SimpleNamespace(axes=AXES, pipeline=ONE_STAGE,  # type: ignore[arg-type]
                                 step=SimpleNamespace(reference=SimpleNamespace(pad="elements"))), suffix)
 
 

@@ -42,7 +42,7 @@ EVERY = {**SIZES, **RATES, **PLACED}
 
 def step_of(expression: str) -> Step:
     step = derive(parse_strategy(expression), moe() if "ep" in expression else gpt())
-    return on_stage(step, "last") if step.reference.pipeline else step
+    return on_stage(step, "last") if step.reference.pipeline.axis else step
 
 
 def value(figure: object, **more: int | Fraction) -> Fraction:
@@ -89,7 +89,7 @@ def test_parts_are_those_of_the_events(expression: str) -> None:
     held = memory(step).optimizer
     assert value(found["time.bound.memory"]) * 5000 == 2 * held.value(
         **{n: v for n, v in EVERY.items() if n in held.inputs})
-    if step.reference.pipeline is None:
+    if not step.reference.pipeline.axis:
         card = Fraction(0)
         for event in sent.events:
             n = Fraction(1)
@@ -116,7 +116,7 @@ def test_arithmetic_leaves_out_the_masked_half_and_adds_the_fill(expression: str
 
     square = (total(128) - 2 * total(64)) / 2  # of linear + square at 64, the square part
     expected = total(64) - square + square * Fraction(65, 128)
-    if step.reference.pipeline is not None:
+    if step.reference.pipeline.axis:
         own = total(64, V=1) - total(64, V=96)
         head = -own * Fraction(96, 95)
         layers = expected - head

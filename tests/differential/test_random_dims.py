@@ -30,7 +30,7 @@ PREDICTING = {m.name: m for m in (small(), predicting(2))}
 
 def staged(number: int, models: Mapping[str, Model]) -> Iterator[Sample]:
     """Programs of models whose layers that predict have a stage of their own."""
-    return (s for s in programs(number, models) if (p := s.step.reference.pipeline) and "prediction" in p.alone)
+    return (s for s in programs(number, models) if "prediction" in s.step.reference.pipeline.alone)
 
 
 def derived(number: int, each: int = EACH, drawn: Iterable[Sample] | None = None) -> None:
@@ -115,7 +115,7 @@ def test_the_programs_are_of_many_kinds() -> None:
     drawn = [sample.step for sample in islice(programs(0), 60)]
     assert len({step.reference.model for step in drawn}) >= 6
     assert {len(step.reference.mesh.names) for step in drawn} == {1, 2, 3}
-    assert {p.order for step in drawn if (p := step.reference.pipeline)} == set(ORDERS)
+    assert {p.order for step in drawn if (p := step.reference.pipeline).axis} == set(ORDERS)
     verbs = {event.verb for step in drawn for event in step.events if event.on_tensor}
     assert verbs >= {"compute", "assign", "free", "slice", "all_gather", "all_reduce", "reduce_scatter", "all_to_all",
                      "shift", "send", "recv"}

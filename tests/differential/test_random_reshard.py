@@ -123,7 +123,7 @@ def counted_alike(number: int, each: int) -> list[str]:
                                                       "optimizer": drawn[0].tables["optimizer"]})) for s in drawn)
         made = Reshard(*(checkpoint(derive(s, MODEL), s, MODEL) for s in said))
         sizes = {"h": 5, "f": draw.randrange(3, 14), "L": draw.randrange(12, 15), "V": 7}
-        at = [{a: max(draw.randrange(1, 4), c.pipeline.least if c.pipeline and a == c.pipeline.axis else 1)
+        at = [{a: max(draw.randrange(1, 4), c.pipeline.least if a == c.pipeline.axis else 1)
                for a in s.mesh.names} for s, c in zip(said, (made.old, made.new), strict=True)]
         counted = totals(made, *(Sizes(FrozenMap(mesh), FrozenMap({n: Fraction(v) for n, v in sizes.items()}))
                                  for mesh in at))

@@ -99,7 +99,7 @@ class Held:
 
     def on_stage(self, name: str, at: Sizes, numbers: set[int]) -> set[int]:
         """Those of the instances that the rank's stage has, of layers dealt out evenly."""
-        if self.pipeline is None:
+        if not self.pipeline.axis:
             return numbers
         stage, stages = at[self.pipeline.axis], self.mesh[self.pipeline.axis]
         parameter = next(p for p in self.model.parameters if p.name == name)

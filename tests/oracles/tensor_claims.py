@@ -383,7 +383,7 @@ def followed(step: Step, mesh: Mesh) -> Found:
     try:
         pipeline = step.reference.pipeline
         table = Boxes(graph, Layout(whole, mesh.sizes, mesh.owner), step.reference.split_dims, users, mesh.layers,
-                      pipeline.axis if pipeline else "", mesh.stages, alone(graph, whole, mesh.layers))
+                      pipeline.axis, mesh.stages, alone(graph, whole, mesh.layers))
         Followed(step, table, World(mesh.sizes, mesh.seed), found).run()
         found.ends["to the end"] += 1
     except TooMany:

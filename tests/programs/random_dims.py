@@ -83,7 +83,7 @@ def settings(step: Step) -> Iterator[Setting]:
     names = reference.mesh.names
     small = {a: 2 if k < 3 else 1 for k, a in enumerate(names)}
     larger = {a: (3, 2, 1)[k] if k < 3 else 2 for k, a in enumerate(names)}
-    if reference.pipeline is not None and reference.pipeline.alone:
+    if reference.pipeline.alone:
         small[reference.pipeline.axis] = max(2, reference.pipeline.least)
         larger[reference.pipeline.axis] = small[reference.pipeline.axis] + 1
     yield Setting.equal(reference, small, fitting_microbatches(reference, small, 2), 1, seed=1)

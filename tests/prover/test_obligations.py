@@ -593,7 +593,7 @@ def test_a_layer_that_begins_the_gradient_of_another_unit_runs_its_backward_once
 def test_a_tied_group_on_a_stage_in_the_middle_has_no_rule() -> None:
     from test_stages import TIED
     group = TIED.reference.group("embedding.weight")
-    (axis,) = [TIED.reference.pipeline.axis] if TIED.reference.pipeline else []
+    axis = TIED.reference.pipeline.axis
     events = tuple(replace(e, where=(Clause(axis, 1),)) if e.group == group.name and e.phase == "update" else e
                    for e in TIED.events)
     with pytest.raises(NoRule, match=r"^update\.\S*: no transfer rule for a stage by its number, which may be no end "

@@ -175,7 +175,7 @@ def test_stages_that_do_not_add_up_are_refused_before_anything_is_proved(
 def test_a_list_of_chunks_says_how_many_each_rank_has() -> None:
     said = parse_strategy_file(STAGES.format(2, [8, 8, 8, 8], CHUNKS.format('"v"'))).strategy
     pipeline = derive(said, resolve_model("llama-3-8b")).reference.pipeline
-    assert pipeline is not None and pipeline.chunks == 2
+    assert pipeline.chunks == 2
 
 
 def test_of_a_symbolic_number_of_chunks_there_is_one_at_least() -> None:

@@ -18,7 +18,7 @@ from placealg.models.model import Model, Statistic
 from placealg.models.transformer import mlp, moe
 from placealg.step.derive import averaging_of, derive, operations_of, reference_of, strategy_types
 from placealg.step.groups import group_parameters
-from placealg.step.pipeline import Pipeline
+from placealg.step.pipeline import ONE_STAGE, Pipeline
 from placealg.step.program import LoopUnit, Reference, Step
 from placealg.strategy.spec import Strategy, strategy_on
 from placealg.strategy.streams import Stream
@@ -43,7 +43,7 @@ def test_what_a_silent_strategy_means_for_units_that_run_whole() -> None:
         groups=tuple(p.group for p in group_parameters(strategy, model)), weighting="token_mean", clip=True,
         skip=False, microbatches=None, hypotheses=("equal_counts",), random_keys=(), types=FrozenMap(SILENT_TYPES),
         sizes=FrozenMap(), prefetch=0, abstract=True, graph=Graph(), split_dims=FrozenMap(),
-        dims=FrozenMap({"dp": ("batch",), "idle": ()}), pipeline=None, left_out=(), pad="none", losses=("loss",))
+        dims=FrozenMap({"dp": ("batch",), "idle": ()}), pipeline=ONE_STAGE, left_out=(), pad="none", losses=("loss",))
 
 
 def test_what_a_strategy_says_and_its_model_has_stands_in_the_reference() -> None:

@@ -201,7 +201,7 @@ def _iterate(machine: Machine, body: tuple[Event, ...], iteration: Iteration) ->
     if len(own) < len(behind):
         _before_weights(between, machine, own[-1] if own else behind[0])
     _run(machine, behind[len(own):], iteration)
-    if machine.reference.pipeline is not None and body:
+    if machine.reference.pipeline.axis and body:
         alone = not any(e.group == machine.group.name and e.value in GRADIENTS for e in behind)
         changes = _apart(start, between, machine, body[-1], iteration, alone and bool(machine.group.taken))
         _in_turn(start, between, behind)

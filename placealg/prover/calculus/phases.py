@@ -21,7 +21,7 @@ ALL_FORWARDS_FIRST = "gpipe"
 
 def apart(reference: Reference) -> bool:
     """Whether a step's forwards all come before its backwards."""
-    return reference.pipeline is not None and reference.pipeline.order == ALL_FORWARDS_FIRST
+    return reference.pipeline.order == ALL_FORWARDS_FIRST
 
 
 Seed = Monomial | None

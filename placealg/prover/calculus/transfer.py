@@ -105,7 +105,7 @@ def _own(machine: Machine, event: Event) -> Pairs:
     pipeline = machine.reference.pipeline
     local = not (VERBS[event.verb].collective and event.axes)
     return frozenset((a, p) for a, p in machine.owners if event.group and a not in event.axes
-                     and (not local or (pipeline and a == pipeline.axis)))
+                     and (not local or a == pipeline.axis))
 
 
 def _set_value(machine: Machine, key: Key, new: Value, event: Event) -> None:
@@ -317,7 +317,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value in CARRIED:
         _carry(machine, event)
         return
-    if iteration.position and machine.reference.pipeline is not None:
+    if iteration.position and machine.reference.pipeline.axis:
         raise NoRule(event.path, "an update inside the loop over microbatches, which overlap in a pipeline")
     tier, where = event.tiers[0], pairs(event)
     master, moments = machine.version("master", tier), machine.version("moments", tier)

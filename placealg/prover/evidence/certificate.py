@@ -143,7 +143,6 @@ class _Files:
     def schedule(self, messages: Obligations) -> Iterator[Query]:
         """The query that the order in which stages run has no cycle; the obligations on messages, if there are any."""
         pipeline, verdict = self.step.reference.pipeline, self.verdicts["schedule", ""]
-        assert pipeline is not None
         fact = acyclic(pipeline)
         expected = {PROVED: UNSAT, REFUTED: SAT}.get(fact.verdict, "")
         happens = "at some sizes one of the failures below happens" if expected == SAT else \

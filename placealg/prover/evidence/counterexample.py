@@ -66,7 +66,8 @@ def facts(candidate: Candidate, reference: Reference, at: Facts | None = None) -
     """The facts in the model of a candidate, at its own sizes or at those `at` which it was run."""
     model, axes = candidate.model, reference.mesh.names
     sizes = at.sizes if at else {a: model.get(a, 2) for a in axes}
-    if (stages := reference.pipeline) is not None and stages.axis not in reference.unrolled and not at:
+    stages = reference.pipeline
+    if stages.axis and stages.axis not in reference.unrolled and not at:
         sizes[stages.axis] = max(sizes[stages.axis], stages.least)
     candidate, at_ends = _at_ends(candidate, reference, sizes)
     failure, place = candidate.failure, ModelPlaces(model, {**sizes, **at_ends})
@@ -81,7 +82,7 @@ def facts(candidate: Candidate, reference: Reference, at: Facts | None = None) -
         place = place.where_absent(failure.update.gradient)
     has, want, ratio, explanation = _told(candidate, reference, place, case, microbatches)
     device = {a: place.coordinate(a, DEVICE) for a in axes}
-    if at_ends and reference.pipeline:
+    if at_ends:
         axis = reference.pipeline.axis
         held = held_on(reference, candidate.group.parameters[0])
         device[axis] = _rank_of(held[place.coordinate(ends(reference, held), DEVICE)], reference, sizes)
@@ -103,7 +104,7 @@ def _at_ends(candidate: Candidate, reference: Reference, sizes: Mapping[str, int
     Any other candidate is returned unchanged. The ranks of the ends are the stages that hold the group, in order.
     """
     parameters = candidate.group.parameters
-    if reference.pipeline is None or not parameters or not tied(reference, parameters[0]):
+    if not parameters or not tied(reference, parameters[0]):
         return candidate, {}
     held = held_on(reference, parameters[0])
     name, number = ends(reference, held), min(len(held), sizes[reference.pipeline.axis])
@@ -129,7 +130,6 @@ Owned = tuple[tuple[str, str, int], int]
 
 def _rank_of(part: str, reference: Reference, sizes: Mapping[str, int]) -> int:
     """The rank along the pipeline that runs a part of the model: FIRST, PREDICTION or LAST."""
-    assert reference.pipeline is not None
     pipeline, ranks = reference.pipeline, sizes[reference.pipeline.axis]
     last = 0 if pipeline.folded else ranks - 1
     return {FIRST: 0, PREDICTION: pipeline.predicting_rank(ranks), LAST: last}[part]
@@ -146,7 +146,7 @@ def _owners(model: Mapping[str, int], place: ModelPlaces, reference: Reference) 
             if along:
                 coordinate = place.coordinate(along, there)
                 held = held_by(reference, along)
-                if held and reference.pipeline:
+                if held:
                     along = reference.pipeline.axis
                     coordinate = _rank_of(held[coordinate], reference, place.sizes)
                 layout = f"{layout}({along})={coordinate}"

@@ -177,7 +177,7 @@ def least_size(step: Step, axis: str) -> int:
     owners = Counter[str]()
     for holder, _, seen in layouts:
         owners[holder] += len(OF_LAYOUT) * seen
-    staged = step.reference.pipeline is not None and step.reference.pipeline.axis == axis and step.reference.graph
+    staged = step.reference.pipeline.axis == axis and step.reference.graph
     stages = len(OF_STAGES) + 2 * len(staged.loops) if staged else 0
     places = len(PLACES) + max(owners.values(), default=0) + stages + len(step.ranks(axis))
     return max(places, step.enough(axis))

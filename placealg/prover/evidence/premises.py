@@ -42,9 +42,9 @@ def _stage_premises(reference: Reference, names: list[str]) -> Iterator[Any]:
 
     There are stages enough for ends that stand alone.
     """
-    if reference.pipeline is None:
-        return
     axis = reference.pipeline.axis
+    if not axis:
+        return
     if reference.pipeline.alone and axis not in reference.unrolled:
         yield symbols.size(axis) >= reference.pipeline.least
     for name in names:
@@ -62,7 +62,6 @@ def _end_premises(reference: Reference, end: str, held: tuple[str, ...]) -> Iter
 
     The first stage may be the last one, too; where layers that predict stand alone, all of them differ.
     """
-    assert reference.pipeline is not None
     ranks, size = symbols.size(reference.pipeline.axis), symbols.size(end)
     yield ranks >= 1
     if held == (FIRST, LAST):

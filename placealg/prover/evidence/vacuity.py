@@ -28,7 +28,7 @@ def vacuity_sizes(step: Step) -> tuple[int, int]:
 
     There are stages enough for ends that stand alone.
     """
-    least = max(2, step.enough(), pipeline.least if (pipeline := step.reference.pipeline) else 1)
+    least = max(2, step.enough(), step.reference.pipeline.least)
     return least, least + 1
 
 

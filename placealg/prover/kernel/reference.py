@@ -26,7 +26,7 @@ def check_reference(step: Step) -> None:
     """Raise Outside if the reference has what the language lacks."""
     r = step.reference
     for wrong, told in (
-        (r.pipeline is not None, "a pipeline"),
+        (bool(r.pipeline.axis), "a pipeline"),
         (r.weighting not in WEIGHTINGS, f"weights of tokens: {r.weighting}"),
         (bool(r.random_keys), "random streams keyed by rank"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in r.groups),

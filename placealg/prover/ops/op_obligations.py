@@ -63,7 +63,7 @@ def _counted_inside(event: Event, step: Step) -> str:
 
     Stages run their microbatches in other orders, so that the count may be another one's.
     """
-    if not (step.reference.pipeline and event.on_tensor and "count" in event.divisor.names()):
+    if not (step.reference.pipeline.axis and event.on_tensor and "count" in event.divisor.names()):
         return ""
     inside = any(e.value == "count" for e in step.phase(*LOOPED))
     return f"{event.verb} of {event.value} by a count of one microbatch, among stages" if inside else ""

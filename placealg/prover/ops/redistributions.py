@@ -13,17 +13,17 @@ from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.tensors import Tensors
 from placealg.step.event import ACROSS, Event
 from placealg.step.event import dim_of as dim_named
-from placealg.step.pipeline import LAST, Pipeline, part_of
+from placealg.step.pipeline import LAST, ONE_STAGE, Pipeline, part_of
 from placealg.step.program import LOOPED
 from placealg.step.verbs import MESSAGES
 
 
-def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> str:
+def uncovered(event: Event, graph: Graph, pipeline: Pipeline = ONE_STAGE) -> str:
     """The aspect of an event of the loop over microbatches that no rule covers; "" if a rule covers it whole.
 
     Stages run their microbatches in different orders: in an event in which all take part they may wait for each other.
     """
-    if pipeline and pipeline.axis in event.axes and event.verb not in MESSAGES and event.phase in LOOPED:
+    if pipeline.among(event.axes) and event.verb not in MESSAGES and event.phase in LOOPED:
         return f"{event.verb} of {event.value} among stages of {pipeline.axis} inside the loop over microbatches"
     if not event.on_tensor:
         return ""
@@ -34,11 +34,11 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline | None = None) -> s
         passed = [n for x in graph.loops for n in graph.leaving(x.unit)] if leaves else [x.slot for x in graph.handed]
         if event.tensor not in passed:
             return f"{event.verb} of {event.value}, which no instance passes on"
-    if pipeline and _elsewhere(event, graph):
+    if pipeline.axis and _elsewhere(event, graph):
         return f"{event.verb} of {event.value} on the stage of {event.unit}"
     if event.where and event.verb in MESSAGES:
         return f"{event.verb} of {event.value} on some ranks only"
-    if pipeline and any(c.axis == pipeline.axis for c in event.where):
+    if any(c.axis == pipeline.axis for c in event.where):
         return f"{event.verb} of {event.value} on a stage by its number"
     if (event.tier != "device" and event.verb not in ("free", *ACROSS)) or (event.layout != "own" and not event.drawn):
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"

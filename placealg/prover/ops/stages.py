@@ -57,7 +57,7 @@ class Stages:
     """
 
     def __init__(self, reference: Reference, tensors: Tensors):
-        self.axis = reference.pipeline.axis if reference.pipeline else ""
+        self.axis = reference.pipeline.axis
         self.graph: Graph = tensors.graph
         self.tensors = tensors
         self.passes = 1
@@ -184,7 +184,7 @@ def out_of_turn(event: Event, reference: Reference) -> str:
     may come earlier or later than the program says. A count runs with the loss.
     """
     pipeline, several = reference.pipeline, "inside the loop over microbatches of several chunks"
-    if pipeline is None or pipeline.chunks == 1 or event.phase not in LOOPED:
+    if pipeline.chunks == 1 or event.phase not in LOOPED:
         return ""
     if event.value in ("step", "rng", LOSS_SCALE, "norm", "skip"):
         return f"{event.verb} of {event.value} {several}"
@@ -203,8 +203,6 @@ def before_its_uses(step: Step) -> Iterator[Event]:
     others.
     """
     pipeline, graph = step.reference.pipeline, step.reference.graph
-    if pipeline is None:
-        return
     looped = step.phase(*LOOPED)
     for group in step.reference.groups:
         if group.parameters and tied(step.reference, group.parameters[0]):
@@ -221,7 +219,7 @@ def in_several_chunks(step: Step) -> Iterator[Event]:
     pipeline has both ends of the model on one stage.
     """
     reference, graph = step.reference, step.reference.graph
-    if reference.pipeline and reference.pipeline.folded:
+    if reference.pipeline.folded:
         shared = {p.name for p in graph.parameters if tied(reference, p.name)
                   and {FIRST, LAST} <= {*held_on(reference, p.name)}}
         uses = {op.output for name in shared for op in graph.consumers(name)}
@@ -231,7 +229,7 @@ def in_several_chunks(step: Step) -> Iterator[Event]:
 def tied(reference: Reference, parameter: str) -> bool:
     """Whether a parameter is held on several stages of the pipeline: at the ends of the model, or where it predicts."""
     graph = reference.graph
-    return bool(reference.pipeline and spread(graph.sites(parameter), graph))
+    return bool(reference.pipeline.axis and spread(graph.sites(parameter), graph))
 
 
 def predicting_alone(graph: Graph) -> tuple[str, ...]:
@@ -251,13 +249,12 @@ def ends(reference: Reference, held: tuple[str, ...]) -> str:
 
     That of a pipeline's first and last stage is one stage if they are the same.
     """
-    assert reference.pipeline is not None
     return reference.pipeline.axis + ENDS + ("" if held == (FIRST, LAST) else "_" + "_".join(held))
 
 
 def held_by(reference: Reference, axis: str) -> tuple[str, ...]:
     """The parts of the model whose stages an axis consists of; () if it is an axis of the mesh."""
-    return next((held for held in HOLDERS if reference.pipeline and ends(reference, held) == axis), ())
+    return next((held for held in HOLDERS if reference.pipeline.axis and ends(reference, held) == axis), ())
 
 
 def no_end(step: Step, group: Group) -> Iterator[Event]:
@@ -266,7 +263,7 @@ def no_end(step: Step, group: Group) -> Iterator[Event]:
     A mean over all stages is one, because it divides by the number of ends only if there are no other stages.
     """
     reference = step.reference
-    if reference.pipeline and group.parameters and tied(reference, group.parameters[0]):
+    if group.parameters and tied(reference, group.parameters[0]):
         axis = reference.pipeline.axis
         for event in (e for e in step.events if _seen(e, group)):
             apart = bool(event.root) or (event.op == "mean" and not event.group)
@@ -288,7 +285,6 @@ def on_ends(step: Step, group: Group) -> Step:
     reference = step.reference
     if not group.parameters or not tied(reference, group.parameters[0]):
         return step
-    assert reference.pipeline is not None
     held = held_on(reference, group.parameters[0])
     old, new = reference.pipeline.axis, ends(reference, held)
 
@@ -307,7 +303,6 @@ def on_ends(step: Step, group: Group) -> Step:
 
 def at_the_ends(held: Sum, reference: Reference, parameter: str) -> Sum:
     """The contribution of a use to the gradient of a tied parameter: on its own stage, and 0 on the others."""
-    assert reference.pipeline is not None
     axis, new = reference.pipeline.axis, ends(reference, held_on(reference, parameter))
     return paths.each(held, lambda v: replace(v, mask=_others(v.mask, axis), terms=merged(
         replace(t, at=t.at.plus({new: p})) for t in v.terms for a, p in v.mask if a == axis)))

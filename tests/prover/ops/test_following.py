@@ -223,7 +223,7 @@ def test_instances_that_hand_nothing_on(step: Step) -> None:
     forward = [d for d in told(followed(step).open) if d[0].startswith("forward")]
     assert forward[0] == (
         "forward.layer.mlp.up.biased.compute", "passes nothing from one instance of layer to the next")
-    repeats = [(FIRST, f"{ENTERS} in a way that does not repeat")] if step.reference.pipeline else []
+    repeats = [(FIRST, f"{ENTERS} in a way that does not repeat")] if step.reference.pipeline.axis else []
     assert forward[1:] == repeats, "along a pipeline one instance is no evidence"
 
 

@@ -325,7 +325,7 @@ INSIDE = "inside the loop over microbatches of several chunks"
 ])
 def test_what_belongs_to_no_single_chunk_has_no_rule_inside_the_loop_of_several(event: Event, says: str) -> None:
     """A stage runs it with one of its chunks, and other microbatches in between; a count runs with its loss."""
-    assert SEVERAL.reference.pipeline and SEVERAL.reference.pipeline.chunks != 1
+    assert SEVERAL.reference.pipeline.axis and SEVERAL.reference.pipeline.chunks != 1
     assert out_of_turn(event, SEVERAL.reference) == (f"{says} {INSIDE}" if says else "")
     assert out_of_turn(event, TIED.reference) == out_of_turn(event, FLAT.reference) == "", "one chunk, or no pipeline"
     assert out_of_turn(replace(event, phase="update"), SEVERAL.reference) == ""

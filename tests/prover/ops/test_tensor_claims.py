@@ -34,7 +34,7 @@ SOME = [*SEEDS, *(pytest.param(seed, marks=[pytest.mark.slow, *([NAMELESS] if se
 def some_mesh(rng: Random, step: Step) -> Mesh:
     sizes = {axis: rng.choice((1, 2, 2, 3)) for axis in step.reference.mesh.names}
     layers, seed, pipeline = rng.choice((1, 2, 2, 3)), rng.randrange(10**6), step.reference.pipeline
-    stages = tuple(rng.randrange(sizes[pipeline.axis]) for _ in range(layers)) if pipeline else ()
+    stages = tuple(rng.randrange(sizes[pipeline.axis]) for _ in range(layers)) if pipeline.axis else ()
     return Mesh(FrozenMap(sizes), layers, seed, stages)
 
 

@@ -39,8 +39,9 @@ from placealg.step.program import STEP_PHASES, Event
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import DEFAULTS, LOSSES, OPTIMIZERS, TABLES, keys_of
+from placealg.strategy.options import DEFAULTS, TABLES, keys_of
 from placealg.strategy.precision import precisions
+from placealg.strategy.vocabulary import LOSSES, OPTIMIZERS
 
 NO_PROGRAM = "no program of the catalogue has it"
 
@@ -263,7 +264,7 @@ def _of_value(name: str, event: Event) -> bool:
 
 def _tables() -> Iterator[Explained]:
     """The tables of a strategy file, and what their choices mean."""
-    for table, meaning in TABLES.items():
+    for table, meaning in ((name, row.says) for name, row in TABLES.items()):
         keys = ". ".join(f"{', '.join(names)} = {values}" for values, names in keys_of(table).items())
         yield Explained(table, "table", (f"[{table}] says {meaning}.", f"Keys: {keys}.", _defaults(table)))
     for name, (locality, reads) in OPTIMIZERS.items():

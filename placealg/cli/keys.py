@@ -9,7 +9,7 @@ from placealg.errors import shown
 from placealg.step.edit import ACTIONS
 from placealg.step.event import POSITIONS
 from placealg.step.event_fields import FIELDS, KINDS, OPERATORS
-from placealg.strategy.options import DEFAULTS, SCHEMA, TABLES, Key, accepted
+from placealg.strategy.options import SCHEMA, TABLES, UNSAID, Key
 
 FIELD_SAYS: Mapping[str, str] = {
     "verb": "what the event does: one of the verbs, each of which `explain` knows",
@@ -69,58 +69,6 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
 }
 """Key beside the tables -> what it says, what is accepted."""
 
-PREFETCH = ("prefetch is a key of [schedule].",
-            "It says how many units are gathered ahead of the one in use: the transient is (1 + prefetch) times the "
-            "largest unit.",
-            "The program stays in order: that a gather ahead overlaps an update of what it reads is not covered by a "
-            "verdict, and stands there by name.")
-"""What prefetch says, and what it does not."""
-
-
-WAYS: Mapping[str, tuple[str, str]] = {
-    "reduction": ("reduction says how gradients are summed that rest, or are updated, as shards: reduce_scatter leaves "
-                  "each owner its part, all_reduce leaves all the whole sum, of which each owner keeps its part.",
-                  "Both give the same gradients; an all_reduce sends twice as much."),
-    "wire": ("wire says in how many bytes an element of a gradient is reduced over an axis, where they are not those "
-             "of wire in [types].", "Axes of other bytes are reduced apart; what that rounds, no verdict covers."),
-    "microbatch_mean": ("microbatch_mean says what is divided by m: the loss of every microbatch, or the gradients "
-                        "once they are accumulated.", "Where the loss is divided by the tokens of all microbatches "
-                        "neither is."),
-    "matrix": ("matrix says which dims of the group's parameters make one matrix, for an optimizer that acts on each "
-               "matrix by itself: the others number a stack, of which nothing is gathered along an axis that splits "
-               "it.", "Where nothing is said, experts number a stack, and biases and norms are no matrices."),
-    "terms": ("terms are those of the loss that each router of the model has beside that of the tokens: balance, the "
-              "load of the experts of each sequence, and z, a bound of the router's logits.",
-              "Each starts a backward of its own in every layer."),
-    "term_divisor": ("term_divisor says what divides the further terms of the loss, as divisor does for the loss.",
-                     "Where nothing is said it is what divides the loss."),
-    "term_axes": ("term_axes are the axes over which the count is summed that divides the further terms of the loss.",
-                  "A program has one count: where it divides the loss, too, they are those of count_axes."),
-    "keep": ("keep names ops of regions that are M whose results are held all the same, as selective activation "
-             "checkpoints do.", "Backward runs the rest of the region again, what those ops read included."),
-    "recompute": ("recompute names the ops of regions that are M which backward runs again; the results of the others "
-                  "are held.", "It is keep, said the other way round: a strategy says one of them."),
-    "recompute_layers": ("recompute_layers says in which layers the regions are recomputed that are M: the first ones, "
-                         "or one of so many.", "These layers are a unit of their own, again, which stands before the "
-                         "others."),
-    "offload_layers": ("offload_layers says in which layers the activations of regions that are O rest on another "
-                       "tier: the first ones, or one of so many.", "These layers are a unit of their own, away, which "
-                       "stands before the others; with recompute_layers, which then chooses the same, it is again."),
-    "offload_share": ("offload_share says of which share of the layers the optimizer state alone rests on the tier: "
-                      "of the first ones, rounded down.", "These layers are a unit of their own, away, which stands "
-                      "before the others."),
-    "fp8_scales": ("fp8_scales names linear ops whose inputs are cast to 8 bits by a scale, a state that the largest "
-                   "magnitude of the input moves.", "Ops that read one tensor share its scale; the maximum goes over "
-                   "every rank that holds a part."),
-    "fp8_history": ("fp8_history is the number of steps whose largest magnitudes a scale is made of, 4 bytes each.",
-                    "It is 1024 where nothing is said, as in Transformer Engine's DelayedScaling."),
-    "norm": ("norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
-             "counts, or those alone that split some gradient, where each replica counts for itself.",
-             "Both give the same norm on every rank."),
-}
-"""Key of a table about which frameworks differ -> what it says, and what that changes."""
-
-
 def fields() -> Iterator[Explained]:
     """The fields of events, the actions of edits, and the keys beside the tables."""
     for key in FIELDS:
@@ -142,13 +90,11 @@ def keys() -> Iterator[Explained]:
     for table, rows in SCHEMA.items():
         for key, row in rows.items():
             if key != "*" and key not in EXPECTED:
-                said = (*WAYS[key], f"Accepted: {accepted(row)}.") if key in WAYS and table != "types" else (
-                    f"{key} is a key of [{table}], which says {TABLES[table]}.", *_values(table, key, row))
-                yield Explained(key, f"key of [{table}]", PREFETCH if key == "prefetch" else said)
+                said = row.says or (f"{key} is a key of [{table}], which says {TABLES[table].says}.",)
+                yield Explained(key, f"key of [{table}]", (*said, *_values(row)))
 
 
-def _values(table: str, key: str, row: Key) -> Iterator[str]:
-    yield f"Accepted: {accepted(row)}."
-    default = DEFAULTS.get(table, {}).get(key)
-    if default is not None:
-        yield f"Where nothing is said: {shown(default)}."
+def _values(row: Key) -> Iterator[str]:
+    yield f"Accepted: {row.kind.words}."
+    if row.default is not UNSAID:
+        yield f"Where nothing is said: {shown(row.default)}."

@@ -13,7 +13,7 @@ from placealg.cost.amounts import Buffer, Tally
 from placealg.cost.held import Key, Share, State, accesses, initial, origin_of, visits
 from placealg.cost.storages import DEVICE
 from placealg.step.program import GROUP_VALUES, STEP_PHASES, Step
-from placealg.strategy.options import ACC, AVG, USE
+from placealg.strategy.vocabulary import ACC, AVG, USE
 
 T = TypeVar("T")
 

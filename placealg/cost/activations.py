@@ -34,7 +34,7 @@ from placealg.step.program import Step
 from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import VERBS
 from placealg.step.versions import on_tier
-from placealg.strategy.options import ACT_FUNCTION, ACT_LINEAR, ACT_NORM, KEPT_FOR
+from placealg.strategy.vocabulary import ACT_FUNCTION, ACT_LINEAR, ACT_NORM, KEPT_FOR
 
 ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", "ids": "4",
                                 **{name: name for name in KEPT_FOR}}

@@ -21,7 +21,7 @@ from placealg.placement import MEMORY_TIERS
 from placealg.step.event import dim_of
 from placealg.step.program import Step
 from placealg.step.verbs import BYTES, MOMENT
-from placealg.strategy.options import DOUBTED, WIRE_W
+from placealg.strategy.vocabulary import DOUBTED, WIRE_W
 
 ASSUMED = (
     "sizes divide: every shard is exactly 1/n of its tensor",

@@ -13,7 +13,7 @@ from placealg.importers.parts import Parts
 from placealg.importers.reading import LISTS, Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.tables import table
-from placealg.strategy.options import DOUBTED
+from placealg.strategy.vocabulary import DOUBTED
 
 
 class Draft:

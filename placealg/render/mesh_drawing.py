@@ -12,8 +12,8 @@ from placealg.errors import InputError
 from placealg.mesh import Mesh
 from placealg.placement import Mode, nested
 from placealg.render.svg import CHARACTER, FAINT, INK, PALETTE, SOFT, Picture, clipped, element, label
-from placealg.strategy.options import DATA_DIMS, NONE
 from placealg.strategy.spec import Strategy, parts
+from placealg.strategy.vocabulary import DATA_DIMS, NONE
 
 HELD = {"parameters": PALETTE[0], "optimizer": PALETTE[1], "gradients": PALETTE[2]}
 """State that is drawn -> its colour."""

@@ -28,7 +28,7 @@ from placealg.simulator.network import Token
 from placealg.simulator.rules import WHOLE, split_dim
 from placealg.simulator.setting import ELEMENTS, Setting, token_ids
 from placealg.step.program import Group, Reference
-from placealg.strategy.options import LAYER
+from placealg.strategy.vocabulary import LAYER
 
 BATCH = "batch"
 """The dim of the sequences."""

@@ -27,8 +27,8 @@ from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
 from placealg.step.trained import trained
 from placealg.step.where import LAST_RANK
-from placealg.strategy.options import LAYER
 from placealg.strategy.spec import Strategy
+from placealg.strategy.vocabulary import LAYER
 
 CHUNKS = Monomial.of("v")
 """The number of chunks of a stage, where it is a symbol."""

@@ -15,15 +15,16 @@ from placealg.errors import InputError
 from placealg.models.alone import predicting
 from placealg.models.graph import Op, unit_of
 from placealg.models.model import Model
-from placealg.placement import Mode
+from placealg.placement import REGION, Mode
 from placealg.step.pipeline import FIRST, LAST, ONE_STAGE, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
 from placealg.step.trained import trained, trained_problems
 from placealg.step.whole import with_whole
-from placealg.strategy.options import LAYER, REGION, Path
+from placealg.strategy.kinds import Path
 from placealg.strategy.spec import GroupRule, Strategy, matches
 from placealg.strategy.streams import Stream
 from placealg.strategy.validation import Problem
+from placealg.strategy.vocabulary import LAYER
 
 UNEVEN = ("vocab",)
 """The dims that may be split unevenly; the size of every other dim must be divisible."""

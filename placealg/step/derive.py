@@ -31,10 +31,11 @@ from placealg.step.split import data_axes, place, split_dims, summed
 from placealg.step.trained import layers_chosen, trained
 from placealg.step.verbs import LOSS_SCALE
 from placealg.step.whole import with_whole
-from placealg.strategy.options import DEFAULTS, LIFETIMES, TYPES
+from placealg.strategy.options import DEFAULTS, TYPES
 from placealg.strategy.spec import Strategy
 from placealg.strategy.streams import Stream
 from placealg.strategy.validation import check
+from placealg.strategy.vocabulary import LIFETIMES
 
 
 def derive(strategy: Strategy, model: Model) -> Step:

@@ -13,7 +13,7 @@ from placealg.step.event_fields import FIELDS, default_event, holders, read_fiel
 from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
 from placealg.step.text import read_path, subjects
 from placealg.step.well_formed import check_event
-from placealg.strategy.options import placed
+from placealg.strategy.kinds import placed
 from placealg.strategy.toml_lines import NOWHERE, Positions
 
 CHANGES = tuple(key for key in FIELDS if key not in ("group", "unit"))

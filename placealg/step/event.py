@@ -19,8 +19,8 @@ from placealg.step.pipeline import ONE_STAGE, Pipeline
 from placealg.step.verbs import BYTES, CARRIED, LOSS_SCALE, MOMENT, SOURCES, VERBS
 from placealg.step.versions import Version
 from placealg.step.where import Clause as Clause
-from placealg.strategy.options import ONE_MOMENT
 from placealg.strategy.streams import Stream
+from placealg.strategy.vocabulary import ONE_MOMENT
 
 STEP_PHASES = ("prepare", "forward", "backward", "weights", "reduce", "update", "publish")
 """The phases of one training step; `weights` is the part of a backward that a pipeline's order runs later."""

@@ -26,7 +26,8 @@ from placealg.step.program import (
 )
 from placealg.step.verbs import BESIDE, CARRIED, GRADIENT, HANDED, HANDED_ON, LOSS_SCALE, REGION, SLOT, TENSOR, VERBS
 from placealg.step.where import parse_where
-from placealg.strategy.options import DEFAULTS, TYPES, placed
+from placealg.strategy.kinds import placed
+from placealg.strategy.options import DEFAULTS, TYPES
 from placealg.strategy.toml_lines import Positions
 
 VALUES = tuple(dict.fromkeys((*GROUP_VALUES, *GLOBAL_VALUES)))

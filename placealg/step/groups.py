@@ -13,8 +13,8 @@ from placealg.models.apart import AWAY
 from placealg.models.model import Model, Parameter, Unit
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
-from placealg.strategy.options import AVG, LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS
 from placealg.strategy.spec import GroupRule, Strategy
+from placealg.strategy.vocabulary import AVG, LAYER, NONE, OPTIMIZERS, WIRE_W, WITH_VECTORS
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from placealg.models.backward import needs_gradient
 from placealg.models.graph import Graph, Loop, Op
 from placealg.placement import DUAL, Kind, Redistribution, redistribution
 from placealg.step.pipeline import spread
-from placealg.strategy.options import LAYER
+from placealg.strategy.vocabulary import LAYER
 
 NONE = "none"
 ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group"), "ffn": ("ffn", "dense_ffn")}

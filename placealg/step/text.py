@@ -25,7 +25,7 @@ from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.step.well_formed import check_event, inapplicable
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import placed
+from placealg.strategy.kinds import placed
 from placealg.strategy.spec import Strategy
 from placealg.strategy.toml_lines import NOWHERE, Positions
 from placealg.strategy.write import toml_table, toml_value, write_strategy

@@ -13,36 +13,86 @@ from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import SCHEMA, Key, placed
-from placealg.strategy.options import Path as KeyPath
+from placealg.strategy.kinds import TEXT, Kind, Schema, by_name, choice, placed, whole
+from placealg.strategy.kinds import Path as KeyPath
+from placealg.strategy.options import SCHEMA
 from placealg.strategy.spec import Strategy, overlay
 from placealg.strategy.toml_lines import Positions, parse_toml, read_toml
 from placealg.strategy.validation import problems
-from placealg.strategy.values import read_value
 
-TOP: Mapping[str, Key] = {
-    "name": Key("text"),
-    "source": Key("text"),
-    "model": Key("text"),
-    "left_out": Key("texts"),
-    "base": Key("text"),
-    "expect": Key("expect"),
-    "masked": Key("masked"),
-    "edit": Key("tables"),
-    "loops": Key("table"),
-    "event": Key("tables"),
-}
-"""The keys of a strategy file beside the tables of SCHEMA."""
+COUNTS = ("equal", "unequal")
+"""How many tokens the ranks hold in the runs that `masked` speaks of."""
 
-EXPECT: Mapping[str, Key] = {
-    "verdict": Key("choice", ("proved", "refuted", "undecided")),
-    "obligation": Key("choice", ("partition", "forward", "gradient", "normalizer", "view", "update", "invariant",
-                                 "init", "random", "schedule", "vacuity")),
-    "ratio": Key("ratio"),
-    "group": Key("text"),
-    "class": Key("choice", ("PARAMETRIC", "CUTOFF", "BOUNDED")),
+
+def _printed(label: str, value: Any, *_: Any) -> str:
+    if not (isinstance(value, str) and value.strip() and value.isprintable()):
+        raise InputError(f"{label} is {shown(value)}: expected a non-empty string of characters that print")
+    return value
+
+
+def _texts(label: str, value: Any, *_: Any) -> list[str]:
+    if not (isinstance(value, list) and value and all(
+            isinstance(v, str) and v.strip() and v.isprintable() for v in value)):
+        raise InputError(f"{label} is {shown(value)}: expected a list of non-empty strings")
+    return value
+
+
+def _one_table(label: str, value: Any, *_: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{label} is {shown(value)}: expected a table, [{label}]")
+    return value
+
+
+def _tables(label: str, value: Any, *_: Any) -> list[Mapping[str, Any]]:
+    if not (isinstance(value, list) and value and all(isinstance(v, dict) for v in value)):
+        raise InputError(f"{label} is {shown(value)}: expected tables, each under [[{label}]]")
+    return value
+
+
+def _as_said(_label: str, value: Any, *_: Any) -> Any:
+    return value
+
+
+def _class(label: str, value: Any, *rest: Any) -> str:
+    return str(_CLASS.read(label, value.upper() if isinstance(value, str) else value, *rest))
+
+
+_CLASS = choice("PARAMETRIC", "CUTOFF", "BOUNDED")
+_RUNS: Schema = {**by_name(whole(1).schema, r"^(?!counts$)[A-Za-z_]\w*$"),
+                 "properties": {"counts": {"enum": list(COUNTS)}}, "minProperties": 1}
+_LISTED: Schema = {"type": "array", "items": {"type": "object"}, "minItems": 1}
+
+EXPECT: Mapping[str, Kind] = {
+    "verdict": choice("proved", "refuted", "undecided"),
+    "obligation": choice("partition", "forward", "gradient", "normalizer", "view", "update", "invariant", "init",
+                         "random", "schedule", "vacuity"),
+    "ratio": Kind("a quotient of sizes", lambda label, value, *_: TEXT.read(
+        label, str(value) if type(value) is int else value), {"anyOf": [{"type": "integer"}, TEXT.schema]}),
+    "group": TEXT,
+    "class": Kind(_CLASS.words, _class, {"enum": [name for each in (str.upper, str.lower)
+                                                  for name in map(each, _CLASS.schema["enum"])]}),
 }
 """The keys of `expect`, which may also be a verdict alone."""
+
+_PRINTED = Kind("a non-empty string of characters that print", _printed, TEXT.schema)
+
+TOP: Mapping[str, tuple[Kind, str]] = {
+    "name": (_PRINTED, "what the strategy is called"),
+    "source": (_PRINTED, "where it comes from"),
+    "model": (_PRINTED, "a shipped name, or the path of a config.json"),
+    "left_out": (Kind("a list of non-empty strings", _texts, {"type": "array", "items": TEXT.schema, "minItems": 1}),
+                 "what the run has and the strategy lacks, which a verdict then does not cover"),
+    "base": (_PRINTED, "the strategy that the tables change, an expression over the catalogue"),
+    "expect": (Kind("a verdict, or a table with a verdict", _as_said, {"anyOf": [EXPECT["verdict"].schema, {
+        "type": "object", "properties": {name: kind.schema for name, kind in EXPECT.items()}, "required": ["verdict"],
+        "additionalProperties": False}]}), "the verdict that it must get"),
+    "masked": (Kind("a table of sizes, or a list of tables", _as_said, {
+        "anyOf": [_RUNS, {"type": "array", "items": _RUNS, "minItems": 1}]}), "where what is refuted does not show"),
+    "edit": (Kind("tables", _tables, _LISTED), "changes of the derived program"),
+    "loops": (Kind("a table", _one_table, {"type": "object"}), "the loops of a whole program"),
+    "event": (Kind("tables", _tables, _LISTED), "the events of a whole program"),
+}
+"""The keys of a strategy file beside its tables: what is accepted, and what it says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +107,6 @@ class Expect:
     ratio: str = ""
     group: str = ""
     cls: str = ""
-
-
-COUNTS = ("equal", "unequal")
-"""How many tokens the ranks hold in the runs that `masked` speaks of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +269,8 @@ def _check_top(key: str, value: Any) -> None:
         valid = (*SCHEMA, *TOP)
         raise InputError(f"unknown table [{key}]" if isinstance(value, dict) else f"unknown key '{key}'", name=key,
                          valid=valid)
-    kind = TOP[key].kind if key in TOP else "table"
-    if kind == "text" and not (isinstance(value, str) and value.strip() and value.isprintable()):
-        raise InputError(f"{key} is {shown(value)}: expected a non-empty string of characters that print")
-    if kind == "texts" and not (isinstance(value, list) and value and all(
-            isinstance(v, str) and v.strip() and v.isprintable() for v in value)):
-        raise InputError(f"{key} is {shown(value)}: expected a list of non-empty strings")
-    if kind == "table" and not isinstance(value, dict):
-        raise InputError(f"{key} is {shown(value)}: expected a table, [{key}]")
-    if kind == "tables" and not (isinstance(value, list) and value and all(isinstance(v, dict) for v in value)):
-        raise InputError(f"{key} is {shown(value)}: expected tables, each under [[{key}]]")
+    kind = TOP[key][0] if key in TOP else TOP["loops"][0]
+    kind.read(key, value)
 
 
 def _expect(value: Any, strategy: Strategy, positions: Positions) -> Expect | None:
@@ -247,12 +285,9 @@ def _expect(value: Any, strategy: Strategy, positions: Positions) -> Expect | No
         with placed(positions.place, "expect", key):
             if key not in EXPECT:
                 raise InputError(f"unknown key '{key}' in expect", name=key, valid=EXPECT)
-            row, label = EXPECT[key], f"expect {key}"
-            if row.kind == "ratio":
-                text = read_value(label, Key("text"), str(text) if type(text) is int else text, ())
+            text = EXPECT[key].read(f"expect {key}", text)
+            if key == "ratio":
                 parse(text, (*strategy.mesh.names, *SYMBOLS))
-            else:
-                text = read_value(label, row, text.upper() if key == "class" and isinstance(text, str) else text, ())
             read["cls" if key == "class" else key] = text
     if read["verdict"] == "proved" and {"obligation", "ratio", "group"} & set(read):
         raise InputError("expect names an obligation, ratio or group, which only a refuted verdict has",

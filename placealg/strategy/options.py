@@ -1,242 +1,282 @@
-"""What a strategy may say: one table of tables, keys, value kinds and defaults, and a reader per kind.
+"""What a strategy may say: a row for every key, with its kind of value, its default and what it says.
 
-Strategy files, the catalogue and Python callers read the same table.
+Strategy files, the catalogue, Python callers, the JSON schema and `explain` read the same rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
-from placealg.errors import InputError
+from placealg.errors import InputError, shown
+from placealg.frozen import FrozenMap
 from placealg.loss_terms import TERMS
 from placealg.mesh import ALONE
-from placealg.placement import MEMORY_TIERS, MODES, STATES
-from placealg.placement import REGION as REGION
-from placealg.strategy.precision import PRESET, precisions
+from placealg.placement import MEMORY_TIERS, STATES
+from placealg.strategy.kinds import (
+    ACTIVATIONS,
+    BYTES,
+    COUNT_AXES,
+    DIMS,
+    FLAG,
+    GATHERED_HOW,
+    GROUP_OPTIMIZER,
+    LAYERS_CHOSEN,
+    LIVES,
+    MATRIX,
+    PATTERNS,
+    PLACEMENT,
+    REDUCED_HOW,
+    SHARE,
+    SIZE,
+    STAGES,
+    STREAMS,
+    TEXT,
+    WIRES,
+    Kind,
+    Path,
+    Where,
+    choice,
+    choices,
+    counted,
+    whole,
+)
+from placealg.strategy.precision import PRESET, precisions, preset_bytes
+from placealg.strategy.vocabulary import (
+    ACC,
+    AVERAGES,
+    AVG,
+    IN_A_V,
+    KEPT_FOR,
+    LOSSES,
+    OPTIMIZERS,
+    PADS,
+    RANK,
+    USE,
+    WIRE_W,
+)
 
-NONE = "none"
-"""What stands for a dim in an entry that keeps the ops of a region whole."""
 
-LAYER = "layer"
-"""The dim of the model's depth: an axis that names it, and nothing else, is a pipeline."""
+class Unsaid(Enum):
+    """The default of a key without one: what holds then follows from other keys."""
 
-IN_A_V = ("zb_v", "dualpipe_v")
-"""The orders of a pipeline in which a rank has one chunk of the first half of the model, and one of the second."""
+    UNSAID = "unsaid"
 
-DATA_DIMS = ("batch", "seq", "seq_kv")
-"""The dims of tokens; no parameter has one of them."""
 
-LIFETIMES = ("leaf", "use", "microbatch", "step")
-"""How long a gathered copy lives, from the shortest: one leaf module's ops, a unit's, a microbatch, a step."""
-GATHERS = ("at_once", "ring")
-REDUCTIONS = ("reduce_scatter", "all_reduce")
-PADS = ("none", "rows", "elements")
-AVERAGES = ("none", "optimizer", "parameters")
-"""As which state an average of the weights rests; none: there is no average."""
-
-OPTIMIZERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "adamw": ("elementwise", ()),
-    "adam": ("elementwise", ()),
-    "sgd": ("elementwise", ()),
-    "muon": ("matrix", ("grad_sum", "moments")),
-    "adafactor": ("matrix", ("grad_sum", "master", "moments")),
-    "lamb": ("matrix", ("grad_sum", "master", "moments")),
-}
-"""Optimizer -> (locality, the values of which one element's update reads the whole matrix).
-
-Adafactor scales its step by the root mean square of the parameter and clips it by that of the update (Shazeer and
-Stern 2018); LAMB's trust ratio is a quotient of their norms (You et al. 2020).
-"""
-
-WITH_VECTORS = ("muon",)
-"""The per-matrix optimizers beside which AdamW updates what is no matrix, such as biases, and tables of tokens."""
-
-ONE_MOMENT = ("muon",)
-"""The optimizers that keep one moment of each element, a momentum: Adam keeps two, which `o` counts."""
-
-DOUBTED: Mapping[str, str] = {
-    "adafactor": "Adafactor keeps less than Adam's two moments, which o counts: a row and a column of the second one "
-                 "(Shazeer and Stern 2018); [types] o says what yours holds",
-    "sgd": "SGD keeps one momentum or none, and o counts Adam's two moments; [types] o says what yours holds",
-}
-"""Optimizer -> why the bytes of its state are in doubt; LAMB keeps Adam's two moments (You et al. 2020)."""
-
-LOSSES: Mapping[str, Mapping[str, Any]] = {
-    "mean_of_means": {"divisor": "tokens", "count_axes": None, "assume": ("equal_counts",)},
-    "token_mean": {"divisor": "count", "count_axes": "data", "assume": ()},
-    "sum": {"divisor": "one", "count_axes": "data", "assume": (), "reference": "sum"},
-}
-"""Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
-
-RANK = "adapter_rank"
-"""The symbol of the rank of adapters."""
-
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "schedule": {"microbatches": "m", "lifetime": {}, "prefetch": 0, "replay": "whole", "keep": (), "recompute": (),
-                 "recompute_layers": {}, "offload_layers": {},
-                 "sharing": "shared", "gather": {}, "reduction": {}, "wire": {}, "microbatch_mean": "loss",
-                 "pipeline": "1f1b", "chunks": 1, "stages": (), "alone": ()},
-    "parameters": {"tier": "device"},
-    "activations": {"tier": "host"},
-    "optimizer": {"name": "adamw", "clip": "global_norm", "norm": "all_axes", "skip": "none", "tier": "device",
-                  "average": "none", "router_bias": False, "fp8_scales": (), "fp8_history": 1024,
-                  "offload_share": ""},
-    "loss": {"preset": "mean_of_means", "reference": "token_mean", "terms": (), "scale": "none"},
-    "types": {"w": "2", "g": "2", "wire": "2", "o": "12", "act": "2"},
-    "random": {"dropout": ()},
-    "shards": {"pad": "none"},
-    "checkpoint": {"by": "owners", "holds": "all"},
-    "adapters": {"match": (), "rank": RANK, "train": ()},
-}
-"""Table -> field -> the value that holds where a strategy is silent."""
-
-WIRE_W = "wire_w"
-"""The element size of gathered weights: w where a strategy is silent."""
-
-USE, ACC = "use", "acc"
-"""The element sizes of gathered copies, and of gradients that are not reduced yet: w and g where a strategy is silent.
-"""
-
-ACT_LINEAR, ACT_NORM, ACT_FUNCTION = "act_linear", "act_norm", "act_function"
-
-KEPT_FOR = (ACT_LINEAR, ACT_NORM, ACT_FUNCTION)
-"""The element sizes of what ops of one class alone keep: products with parameters, norms, elementwise functions and
-products; act where a strategy is silent."""
-
-AVG = "avg"
-"""The element size of an average of the weights: 4 where a strategy is silent."""
-
-TYPES = (*DEFAULTS["types"], WIRE_W, USE, ACC, AVG, *KEPT_FOR)
-"""The element sizes that a strategy may say."""
+UNSAID: Final = Unsaid.UNSAID
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a table: the kind of its value, and the valid names where the kind is a choice."""
+    """One key of a table: the kind of its value, the value that holds where nothing is said, and what it says.
 
-    kind: str
-    valid: tuple[str, ...] = ()
-
-
-_MODES = {state: Key("modes") for state in STATES if state != "activations"}
-
-SCHEMA: Mapping[str, Mapping[str, Key]] = {
-    "mesh": {"*": Key("size")},
-    "dims": {"*": Key("dims")},
-    "states": {**_MODES, "activations": Key("activations")},
-    "groups": {"match": Key("text"), **_MODES, "optimizer": Key("group_optimizer"), "types": Key("types"),
-               "lifetime": Key("lifetimes"), "wire": Key("wires"), "frozen": Key("flag"),
-               "matrix": Key("names")},
-    "adapters": {"match": Key("patterns"), "rank": Key("rank"), "train": Key("patterns")},
-    "schedule": {"microbatches": Key("microbatches"), "lifetime": Key("lifetimes"), "prefetch": Key("whole"),
-                 "replay": Key("choice", ("whole", "by_dependency", "early_stop")),
-                 "keep": Key("patterns"), "recompute": Key("patterns"),
-                 "recompute_layers": Key("layers_chosen"), "offload_layers": Key("layers_chosen"),
-                 "sharing": Key("choice", ("shared", "per_use")),
-                 "gather": Key("gathers"), "reduction": Key("reductions"), "wire": Key("wires"),
-                 "microbatch_mean": Key("choice", ("loss", "gradients")),
-                 "pipeline": Key("choice", ("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb",
-                                            *IN_A_V)),
-                 "chunks": Key("chunks"), "stages": Key("layers"),
-                 "alone": Key("choices", ALONE)},
-    "parameters": {"tier": Key("choice", MEMORY_TIERS)},
-    "activations": {"tier": Key("choice", MEMORY_TIERS[1:])},
-    "optimizer": {"name": Key("choice", tuple(OPTIMIZERS)), "locality": Key("choice", ("elementwise", "matrix")),
-                  "clip": Key("choice", ("global_norm", "none")),
-                  "norm": Key("choice", ("all_axes", "split_axes")), "skip": Key("choice", ("overflow", "none")),
-                  "tier": Key("choice", MEMORY_TIERS), "average": Key("choice", AVERAGES),
-                  "router_bias": Key("flag"), "fp8_scales": Key("patterns"), "fp8_history": Key("count"),
-                  "offload_share": Key("share")},
-    "loss": {"preset": Key("choice", tuple(LOSSES)), "divisor": Key("choice", ("tokens", "count", "one")),
-             "count_axes": Key("count_axes"), "assume": Key("choices", ("equal_counts",)),
-             "reference": Key("choice", ("token_mean", "microbatch_mean", "sum")),
-             "scale": Key("choice", ("none", "dynamic")),
-             "terms": Key("choices", TERMS), "term_divisor": Key("choice", ("tokens", "count", "one")),
-             "term_axes": Key("count_axes")},
-    "types": {PRESET: Key("choice", tuple(precisions())), **{name: Key("bytes") for name in TYPES}},
-    "random": {"dropout": Key("streams")},
-    "shards": {"pad": Key("choice", PADS)},
-    "checkpoint": {"by": Key("choice", ("owners", "replica", "one")), "holds": Key("choice", ("all", "parameters"))},
-}
-"""Table -> key -> kind of value. `*` stands for any axis of the mesh; [groups.NAME] holds one rule each."""
-
-TABLES: Mapping[str, str] = {
-    "mesh": "the axes of the device mesh, the first one major",
-    "dims": "what each axis splits, the first entry that applies to an op; an axis that splits nothing says []",
-    "states": "the mode of each state along each axis, and of a region's activations; R where nothing is said",
-    "groups": "other placements, types, lifetimes, bytes on the wire or another optimizer for the parameters whose "
-              "names match a pattern, that they are frozen, or which of their dims make one matrix",
-    "adapters": "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
-                "other parameter is frozen",
-    "schedule": "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs "
-                "again, which of its ops are kept or do, in which layers, in which layers activations rest on "
-                "another tier, whether uses share a redistribution, what is gathered in a ring, how gradients are "
-                "reduced and in how many bytes along an axis, where the mean over microbatches is taken, a "
-                "pipeline's order and stages, which parts have no layer",
-    "parameters": "the tier on which parameters rest",
-    "activations": "the tier on which those of regions rest that are O, between forward and backward",
-    "optimizer": "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
-                 "skipped, the tier of its state, or of that of a share of the layers alone, as which state an average "
-                 "of the weights rests, whether routers have a bias that the load of their experts moves, and of which "
-                 "linear ops the inputs are cast to 8 bits by a scale from how long a history",
-    "loss": "how the local sum of the loss is divided, and what that assumes; whether a scale multiplies it that grows "
-            "and shrinks by overflow; further terms of the loss that routers have, and how theirs is",
-    "types": "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
-             "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
-             "reduced yet, of an average of the weights, and of what linear ops, norms, or elementwise functions alone "
-             "keep for backward",
-    "random": "the random streams that differ between ranks",
-    "shards": "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
-              "buffer",
-    "checkpoint": "who stores a checkpoint, every rank what rests with it, one of several that have the same, or one "
-                  "alone; and whether it holds all states or parameters alone",
-}
-"""Table -> what it says."""
-
-KINDS: Mapping[str, str] = {
-    "text": "a non-empty string",
-    "size": 'a whole number of at least 1, or "symbolic"',
-    "dims": 'a list of "DIM", "REGION.DIM", "REGION.none"',
-    "modes": "{ AXIS = MODE, ... }; MODE is " + ", ".join(f'"{row.mode}"' for row in MODES) + ', or one with "+O"',
-    "activations": '{ AXIS = MODE, "region:NAME" = "M", ... }; MODE is "S*" or "R", and "S" along the batch; a region '
-                   'may be "O" or "M+O"',
-    "group_optimizer": "{ AXIS = MODE, ... }, an optimizer's name, or both as { name = NAME, AXIS = MODE, ... }",
-    "types": "{ " + ", ".join(f"{t} = BYTES" for t in TYPES) + " }, any of them, and preset = NAME",
-    "bytes": 'a positive number, such as 2 or "1/2"',
-    "microbatches": '"m" (symbolic), or a whole number of at least 1',
-    "whole": "a whole number of at least 0",
-    "count": "a whole number of at least 1",
-    "share": 'a number between 0 and 1, such as 0.25 or "1/4"',
-    "flag": "true or false",
-    "patterns": "a pattern of names, in which * is any text, or a list of them",
-    "names": "a list of dims; [] where the parameters are no matrices",
-    "rank": f'"{RANK}" (symbolic), or a whole number of at least 1',
-    "chunks": '"v" (symbolic), or a whole number of at least 1',
-    "layers": "a list of the layers of each stage, whole numbers of at least 1; the first and the last may have "
-              "0, and the one before a last one with 0",
-    "layers_chosen": "{ first = N } or { every = N }, N a whole number of at least 1",
-    "lifetimes": "{ AXIS = LIFE, ... }; LIFE is " + ", ".join(f'"{life}"' for life in LIFETIMES),
-    "gathers": "{ AXIS = HOW, ... }; HOW is " + ", ".join(f'"{how}"' for how in GATHERS),
-    "reductions": '{ AXIS = HOW, ... }; HOW is ' + ", ".join(f'"{how}"' for how in REDUCTIONS),
-    "wires": '{ AXIS = BYTES, ... }; BYTES is a positive number, such as 2 or "1/2"',
-    "count_axes": '"data" (every axis that splits the batch, and microbatch), or a list of axes',
-    "streams": 'a list of "rank(AXIS)", "local(DIM)"',
-}
-"""Kind of value -> what is accepted; "choice" and "choices" stand in their Key."""
-
-
-def accepted(key: Key) -> str:
-    """The values that a key accepts, in words.
-
-    >>> accepted(SCHEMA["optimizer"]["tier"])
-    'one of "device", "host", "nvme"'
+    `says` are sentences; without them the table's own are told.
     """
-    if key.kind not in ("choice", "choices"):
-        return KINDS[key.kind]
-    return ("one of " if key.kind == "choice" else "a list of ") + ", ".join(f'"{name}"' for name in key.valid)
+
+    kind: Kind
+    default: Any = UNSAID
+    says: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of a strategy: what it says, and its keys; `*` stands for any axis of the mesh."""
+
+    says: str
+    keys: Mapping[str, Key]
+
+
+_MODES = {state: Key(PLACEMENT) for state in STATES if state != "activations"}
+
+_SIZES = {PRESET: Key(choice(*precisions())), "w": Key(BYTES, "2"), "g": Key(BYTES, "2"), "wire": Key(BYTES, "2"),
+          "o": Key(BYTES, "12"), "act": Key(BYTES, "2"),
+          **{name: Key(BYTES) for name in (WIRE_W, USE, ACC, AVG, *KEPT_FOR)}}
+
+TYPES = tuple(name for name in _SIZES if name != PRESET)
+"""The element sizes that a strategy may say."""
+
+
+def _types(label: str, value: Any, axes: tuple[str, ...], where: Where, path: Path) -> FrozenMap[str, str]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{label} is {shown(value)}: expected a table, such as {{ w = ... }}")
+    read = {}
+    for symbol, number in value.items():
+        if symbol not in _SIZES:
+            raise InputError(f"{label} names '{symbol}'", where=where((*path, symbol)), name=symbol, valid=_SIZES)
+        read[symbol] = _SIZES[symbol].kind.read(f"{label}.{symbol}", number, axes, where, (*path, symbol))
+    return FrozenMap(preset_bytes(read))
+
+
+ELEMENT_SIZES = Kind("{ " + ", ".join(f"{t} = BYTES" for t in TYPES) + " }, any of them, and preset = NAME", _types, {
+    "type": "object", "properties": {name: row.kind.schema for name, row in _SIZES.items()},
+    "additionalProperties": False})
+
+TABLES: Mapping[str, Table] = {
+    "mesh": Table(
+        "the axes of the device mesh, the first one major",
+        {"*": Key(SIZE)}),
+    "dims": Table(
+        "what each axis splits, the first entry that applies to an op; an axis that splits nothing says []",
+        {"*": Key(DIMS)}),
+    "states": Table(
+        "the mode of each state along each axis, and of a region's activations; R where nothing is said",
+        {**_MODES,
+         "activations": Key(ACTIVATIONS)}),
+    "groups": Table(
+        "other placements, types, lifetimes, bytes on the wire or another optimizer for the parameters whose "
+        "names match a pattern, that they are frozen, or which of their dims make one matrix",
+        {"match": Key(TEXT),
+         **_MODES,
+         "optimizer": Key(GROUP_OPTIMIZER),
+         "types": Key(ELEMENT_SIZES),
+         "lifetime": Key(LIVES),
+         "wire": Key(WIRES, UNSAID, (
+                "wire says in how many bytes an element of a gradient is reduced over an axis, where they are not "
+                "those of wire in [types].",
+                "Axes of other bytes are reduced apart; what that rounds, no verdict covers.")),
+         "frozen": Key(FLAG),
+         "matrix": Key(MATRIX, UNSAID, (
+                "matrix says which dims of the group's parameters make one matrix, for an optimizer that acts on each"
+                " matrix by itself: the others number a stack, of which nothing is gathered along an axis that splits"
+                " it.",
+                "Where nothing is said, experts number a stack, and biases and norms are no matrices."))}),
+    "adapters": Table(
+        "the linear ops beside which low-rank adapters stand, their rank, and what trains beside them: every "
+        "other parameter is frozen",
+        {"match": Key(PATTERNS, ()),
+         "rank": Key(counted(RANK), RANK),
+         "train": Key(PATTERNS, ())}),
+    "schedule": Table(
+        "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs again,"
+        " which of its ops are kept or do, in which layers, in which layers activations rest on another tier, "
+        "whether uses share a redistribution, what is gathered in a ring, how gradients are reduced and in how "
+        "many bytes along an axis, where the mean over microbatches is taken, a pipeline's order and stages, "
+        "which parts have no layer",
+        {"microbatches": Key(counted("m"), "m"),
+         "lifetime": Key(LIVES, {}),
+         "prefetch": Key(whole(0), 0, (
+                "It says how many units are gathered ahead of the one in use: the transient is (1 + prefetch) times "
+                "the largest unit.",
+                "The program stays in order: that a gather ahead overlaps an update of what it reads is not covered "
+                "by a verdict, and stands there by name.")),
+         "replay": Key(choice("whole", "by_dependency", "early_stop"), "whole"),
+         "keep": Key(PATTERNS, (), (
+                "keep names ops of regions that are M whose results are held all the same, as selective activation "
+                "checkpoints do.",
+                "Backward runs the rest of the region again, what those ops read included.")),
+         "recompute": Key(PATTERNS, (), (
+                "recompute names the ops of regions that are M which backward runs again; the results of the others "
+                "are held.",
+                "It is keep, said the other way round: a strategy says one of them.")),
+         "recompute_layers": Key(LAYERS_CHOSEN, {}, (
+                "recompute_layers says in which layers the regions are recomputed that are M: the first ones, or one "
+                "of so many.",
+                "These layers are a unit of their own, again, which stands before the others.")),
+         "offload_layers": Key(LAYERS_CHOSEN, {}, (
+                "offload_layers says in which layers the activations of regions that are O rest on another tier: the "
+                "first ones, or one of so many.",
+                "These layers are a unit of their own, away, which stands before the others; with recompute_layers, "
+                "which then chooses the same, it is again.")),
+         "sharing": Key(choice("shared", "per_use"), "shared"),
+         "gather": Key(GATHERED_HOW, {}),
+         "reduction": Key(REDUCED_HOW, {}, (
+                "reduction says how gradients are summed that rest, or are updated, as shards: reduce_scatter leaves "
+                "each owner its part, all_reduce leaves all the whole sum, of which each owner keeps its part.",
+                "Both give the same gradients; an all_reduce sends twice as much.")),
+         "wire": Key(WIRES, {}, (
+                "wire says in how many bytes an element of a gradient is reduced over an axis, where they are not "
+                "those of wire in [types].",
+                "Axes of other bytes are reduced apart; what that rounds, no verdict covers.")),
+         "microbatch_mean": Key(choice("loss", "gradients"), "loss", (
+                "microbatch_mean says what is divided by m: the loss of every microbatch, or the gradients once they "
+                "are accumulated.",
+                "Where the loss is divided by the tokens of all microbatches neither is.")),
+         "pipeline": Key(choice("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb", *IN_A_V), "1f1b"),
+         "chunks": Key(counted("v"), 1),
+         "stages": Key(STAGES, ()),
+         "alone": Key(choices(*ALONE), ())}),
+    "parameters": Table(
+        "the tier on which parameters rest",
+        {"tier": Key(choice(*MEMORY_TIERS), "device")}),
+    "activations": Table(
+        "the tier on which those of regions rest that are O, between forward and backward",
+        {"tier": Key(choice(*MEMORY_TIERS[1:]), "host")}),
+    "optimizer": Table(
+        "the optimizer, what its update reads, clipping, over which axes the norm is summed, when a step is "
+        "skipped, the tier of its state, or of that of a share of the layers alone, as which state an average of "
+        "the weights rests, whether routers have a bias that the load of their experts moves, and of which linear"
+        " ops the inputs are cast to 8 bits by a scale from how long a history",
+        {"name": Key(choice(*OPTIMIZERS), "adamw"),
+         "locality": Key(choice("elementwise", "matrix")),
+         "clip": Key(choice("global_norm", "none"), "global_norm"),
+         "norm": Key(choice("all_axes", "split_axes"), "all_axes", (
+                "norm says over which axes the norm of the gradients is summed: all, where one replica of a gradient "
+                "counts, or those alone that split some gradient, where each replica counts for itself.",
+                "Both give the same norm on every rank.")),
+         "skip": Key(choice("overflow", "none"), "none"),
+         "tier": Key(choice(*MEMORY_TIERS), "device"),
+         "average": Key(choice(*AVERAGES), "none"),
+         "router_bias": Key(FLAG, False),
+         "fp8_scales": Key(PATTERNS, (), (
+                "fp8_scales names linear ops whose inputs are cast to 8 bits by a scale, a state that the largest "
+                "magnitude of the input moves.",
+                "Ops that read one tensor share its scale; the maximum goes over every rank that holds a part.")),
+         "fp8_history": Key(whole(1), 1024, (
+                "fp8_history is the number of steps whose largest magnitudes a scale is made of, 4 bytes each.",
+                "It is 1024 where nothing is said, as in Transformer Engine's DelayedScaling.")),
+         "offload_share": Key(SHARE, "", (
+                "offload_share says of which share of the layers the optimizer state alone rests on the tier: of the "
+                "first ones, rounded down.",
+                "These layers are a unit of their own, away, which stands before the others."))}),
+    "loss": Table(
+        "how the local sum of the loss is divided, and what that assumes; whether a scale multiplies it that "
+        "grows and shrinks by overflow; further terms of the loss that routers have, and how theirs is",
+        {"preset": Key(choice(*LOSSES), "mean_of_means"),
+         "divisor": Key(choice("tokens", "count", "one")),
+         "count_axes": Key(COUNT_AXES),
+         "assume": Key(choices("equal_counts")),
+         "reference": Key(choice("token_mean", "microbatch_mean", "sum"), "token_mean"),
+         "scale": Key(choice("none", "dynamic"), "none"),
+         "terms": Key(choices(*TERMS), (), (
+                "terms are those of the loss that each router of the model has beside that of the tokens: balance, "
+                "the load of the experts of each sequence, and z, a bound of the router's logits.",
+                "Each starts a backward of its own in every layer.")),
+         "term_divisor": Key(choice("tokens", "count", "one"), UNSAID, (
+                "term_divisor says what divides the further terms of the loss, as divisor does for the loss.",
+                "Where nothing is said it is what divides the loss.")),
+         "term_axes": Key(COUNT_AXES, UNSAID, (
+                "term_axes are the axes over which the count is summed that divides the further terms of the loss.",
+                "A program has one count: where it divides the loss, too, they are those of count_axes."))}),
+    "types": Table(
+        "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
+        "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "
+        "reduced yet, of an average of the weights, and of what linear ops, norms, or elementwise functions alone"
+        " keep for backward",
+        _SIZES),
+    "random": Table(
+        "the random streams that differ between ranks",
+        {"dropout": Key(STREAMS, ())}),
+    "shards": Table(
+        "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
+        "buffer",
+        {"pad": Key(choice(*PADS), "none")}),
+    "checkpoint": Table(
+        "who stores a checkpoint, every rank what rests with it, one of several that have the same, or one alone;"
+        " and whether it holds all states or parameters alone",
+        {"by": Key(choice("owners", "replica", "one"), "owners"),
+         "holds": Key(choice("all", "parameters"), "all")}),
+}
+"""Every table of a strategy file, in the order in which it is written; [groups.NAME] holds one rule each."""
+
+SCHEMA: Mapping[str, Mapping[str, Key]] = {name: table.keys for name, table in TABLES.items()}
+"""Table -> key -> its row."""
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    table: found for table, keys in SCHEMA.items()
+    if (found := {key: row.default for key, row in keys.items() if row.default is not UNSAID})}
+"""Table -> field -> the value that holds where a strategy is silent."""
 
 
 def keys_of(table: str) -> dict[str, list[str]]:
@@ -247,38 +287,8 @@ def keys_of(table: str) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for key, row in SCHEMA[table].items():
-        found.setdefault(accepted(row), []).append("AXIS" if key == "*" else key)
+        found.setdefault(row.kind.words, []).append("AXIS" if key == "*" else key)
     return found
-
-
-Path = tuple[str | int, ...]
-Where = Callable[[Path], str]
-"""From a path of keys to the place in the text, `FILE:LINE`."""
-
-
-def nowhere(_path: Path) -> str:
-    """The place of tables that come from no text."""
-    return ""
-
-
-@contextmanager
-def placed(where: Where, *path: str | int) -> Iterator[None]:
-    """Give every InputError of the body its place, unless it has one."""
-    try:
-        yield
-    except InputError as error:
-        raise error.at(where(path)) from None
-
-
-def unknown_axis(label: str, axis: str, axes: Iterable[str]) -> InputError:
-    """The error of a table that names an axis which the mesh lacks."""
-    return InputError(f"{label} names axis '{axis}', which the mesh lacks", name=axis, valid=axes)
-
-
-def known_axis(label: str, axis: str, axes: tuple[str, ...]) -> None:
-    """Raise InputError unless the mesh has `axis`."""
-    if axis not in axes:
-        raise unknown_axis(label, axis, axes)
 
 
 def known_key(table: str, key: str, label: str = "") -> Key:

@@ -17,26 +17,11 @@ from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import ALONE, PREDICTION, STAGE_ENDS, Axis, Mesh
 from placealg.notebook_display import Shown
-from placealg.placement import Mode, StatePlacement
-from placealg.strategy.options import (
-    DATA_DIMS,
-    DEFAULTS,
-    LAYER,
-    LIFETIMES,
-    LOSSES,
-    NONE,
-    OPTIMIZERS,
-    REGION,
-    SCHEMA,
-    Path,
-    Where,
-    known_axis,
-    known_key,
-    nowhere,
-    placed,
-)
+from placealg.placement import REGION, Mode, StatePlacement
+from placealg.strategy.kinds import DIMS, SIZE, Path, Where, known_axis, nowhere, placed
+from placealg.strategy.options import DEFAULTS, SCHEMA, known_key
 from placealg.strategy.precision import preset_bytes
-from placealg.strategy.values import read_value
+from placealg.strategy.vocabulary import DATA_DIMS, LAYER, LIFETIMES, LOSSES, NONE, OPTIMIZERS
 
 __all__ = ["DEFAULTS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Strategy", "overlay", "strategy_on"]
 
@@ -338,15 +323,15 @@ def overlay(base: Strategy, tables: Mapping[str, Any], where: Where = nowhere) -
         values = {}
         for key, value in tables.get(table, {}).items():
             with placed(where, table, key):
-                schema_key = known_key(table, key)
-            values[key] = read_value(f"[{table}] {key}", schema_key, value, axes, where, (table, key))
+                row = known_key(table, key)
+            values[key] = row.kind.read(f"[{table}] {key}", value, axes, where, (table, key))
         return preset_bytes(values) if table == "types" else values
 
     dims = {}
     for axis, entries in tables.get("dims", {}).items():
         with placed(where, "dims", axis):
             known_axis("[dims]", axis, axes)
-            dims[axis] = read_value(f"[dims] {axis}", SCHEMA["dims"]["*"], entries, axes, where, ("dims", axis))
+            dims[axis] = DIMS.read(f"[dims] {axis}", entries, axes, where, ("dims", axis))
     options = {t: base.tables.get(t, FrozenMap[str, Any]()).plus(read(t)) for t in DEFAULTS if t in tables}
     made = replace(base, mesh=mesh, dims=base.dims.plus(dims), states=base.states.plus(read("states")),
                    tables=base.tables.plus(options), groups=_groups(base, tables.get("groups", {}), axes, where))
@@ -364,7 +349,7 @@ def _mesh(base: Strategy, tables: Mapping[str, Any], where: Where) -> Mesh:
             if base.mesh.axes and name not in axes and name not in tables.get("dims", {}):
                 raise InputError(f"unknown axis '{name}' (a new one also needs [dims])", name=name,
                                  valid=base.mesh.names)
-            axes[name] = Axis(name, read_value(f"[mesh] {name}", SCHEMA["mesh"]["*"], size, ()))
+            axes[name] = Axis(name, SIZE.read(f"[mesh] {name}", size))
     return Mesh(tuple(axes.values()))
 
 
@@ -378,8 +363,8 @@ def _groups(base: Strategy, tables: Mapping[str, Any], axes: tuple[str, ...], wh
         for key, value in said.items():
             path: Path = ("groups", name, key)
             with placed(where, *path):
-                schema_key = known_key("groups", key, label)
-            read = read_value(f"{label} {key}", schema_key, value, axes, where, path)
+                row = known_key("groups", key, label)
+            read = row.kind.read(f"{label} {key}", value, axes, where, path)
             if key == "match":
                 rule = replace(rule, match=read)
             elif key == "types":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.strategy.options import Path as KeyPath
+from placealg.strategy.kinds import Path as KeyPath
 
 MAX_BYTES = 2_000_000
 _MAX_DOTS = 200

@@ -7,20 +7,11 @@ from collections.abc import Iterator
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import ALONE, PREDICTION, SAID
-from placealg.placement import STATES, Mode, StatePlacement
-from placealg.strategy.options import (
-    IN_A_V,
-    LAYER,
-    OPTIMIZERS,
-    REGION,
-    SCHEMA,
-    WITH_VECTORS,
-    Path,
-    option_key,
-    unknown_axis,
-)
+from placealg.placement import REGION, STATES, Mode, StatePlacement
+from placealg.strategy.kinds import Path, check_entry, unknown_axis
+from placealg.strategy.options import ELEMENT_SIZES, option_key
 from placealg.strategy.spec import GroupRule, Strategy, parts
-from placealg.strategy.values import check_entry, read_value
+from placealg.strategy.vocabulary import IN_A_V, LAYER, OPTIMIZERS, WITH_VECTORS
 
 Problem = tuple[Path, InputError]
 
@@ -47,7 +38,7 @@ def problems(strategy: Strategy) -> Iterator[Problem]:
     for table, said in strategy.tables.items():
         for key, value in said.items():
             try:
-                read_value(f"[{table}] {key}", option_key(table, key), value, axes)
+                option_key(table, key).kind.read(f"[{table}] {key}", value, axes)
             except InputError as error:
                 yield (table, key), error
                 return
@@ -193,7 +184,7 @@ def _group_problems(strategy: Strategy, rule: GroupRule, earlier: tuple[GroupRul
     for state, placement in rule.states.items():
         yield from _placement_problems(strategy, (*path, state), state, placement)
     try:
-        read_value(f"[groups.{rule.name}] types", SCHEMA["groups"]["types"], rule.types, strategy.mesh.names)
+        ELEMENT_SIZES.read(f"[groups.{rule.name}] types", rule.types, strategy.mesh.names)
     except InputError as error:
         yield (*path, "types"), error
 

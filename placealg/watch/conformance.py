@@ -21,8 +21,8 @@ from placealg.step.edit import Edit, Edited, apply_edits, read_edits
 from placealg.step.program import Step
 from placealg.step.text import write_program
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import OPTIMIZERS
 from placealg.strategy.spec import Strategy, overlay
+from placealg.strategy.vocabulary import OPTIMIZERS
 from placealg.strategy.write import toml_table, write_strategy
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.differences import Difference

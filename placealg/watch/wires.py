@@ -10,7 +10,7 @@ from placealg.polynomial import Polynomial
 from placealg.step.event import Event, Group
 from placealg.step.program import Step
 from placealg.step.verbs import BYTES
-from placealg.strategy.options import WIRE_W
+from placealg.strategy.vocabulary import WIRE_W
 from placealg.watch.differences import Difference
 from placealg.watch.expected import Expected, Route
 from placealg.watch.names import Named

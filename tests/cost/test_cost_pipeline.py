@@ -35,8 +35,8 @@ from placealg.step.pipeline import FIRST, IDLE, LAST, TIMES, Pipeline, in_flight
 from placealg.step.program import Step
 from placealg.step.waits import schedule_graph
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import IN_A_V
 from placealg.strategy.spec import Strategy
+from placealg.strategy.vocabulary import IN_A_V
 
 SIZES: Mapping[str, int] = {"b": 3, "s": 64, "h": 48, "a": 12, "kv": 4, "f": 96, "L": 12, "V": 96, "m": 8}
 AXES: Mapping[str, int] = {"dp": 5, "tp": 2, "pp": 4}

@@ -17,8 +17,8 @@ from placealg.step.derive import derive
 from placealg.step.program import Step
 from placealg.strategy.catalogue import Entry, catalogue, standalone
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.options import LOSSES, OPTIMIZERS
 from placealg.strategy.spec import overlay
+from placealg.strategy.vocabulary import LOSSES, OPTIMIZERS
 
 Combination = tuple[Entry, ...]
 

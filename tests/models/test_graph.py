@@ -27,7 +27,7 @@ from placealg.models.model import Model
 from placealg.models.ops import OPS
 from placealg.models.transformer import GPT, LATENT, LLAMA, MLA, Style, gpt, mlp, transformer
 from placealg.step.event import GLOBAL_VALUES, GROUP_VALUES
-from placealg.strategy.options import LAYER
+from placealg.strategy.vocabulary import LAYER
 
 BYTES = {"act": 2, "mask": 1, "stat": 4, "ids": 0}
 """16-bit activations, 1-byte masks, 4-byte statistics; ids are left out of the published formulas."""

@@ -30,7 +30,7 @@ from placealg.step.event import Event
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
 from placealg.step.versions import origins
-from placealg.strategy.options import LAYER
+from placealg.strategy.vocabulary import LAYER
 
 Spot = tuple[Rank, Mapping[str, int]]
 """A rank and an element."""

@@ -23,8 +23,8 @@ from placealg.step.derive import derive
 from placealg.step.pipeline import TURNS, spread
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.recompute import POLICIES
-from placealg.strategy.options import IN_A_V
 from placealg.strategy.spec import Strategy, strategy_on
+from placealg.strategy.vocabulary import IN_A_V
 
 AXES = ("a1", "a2", "a3")
 GROUPED = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f"}

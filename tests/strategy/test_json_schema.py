@@ -13,8 +13,7 @@ from conftest import ROOT
 
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.json_schema import _KINDS, json_schema
-from placealg.strategy.options import KINDS, SCHEMA
+from placealg.strategy.json_schema import json_schema
 from placealg.strategy.write import write_strategy
 
 SCHEMA_OF_FILES = json_schema()
@@ -101,11 +100,6 @@ def test_it_accepts_every_strategy_of_the_catalogue(name: str) -> None:
 ])
 def test_it_refuses(text: str) -> None:
     assert list(faults(SCHEMA_OF_FILES, tomllib.loads(text)))
-
-
-def test_every_kind_of_value_has_a_schema() -> None:
-    assert set(_KINDS) == set(KINDS)
-    assert {row.kind for rows in SCHEMA.values() for row in rows.values()} <= {*KINDS, "choice", "choices"}
 
 
 def test_the_committed_schema_is_the_one_that_the_tables_make() -> None:

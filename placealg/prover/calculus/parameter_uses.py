@@ -22,7 +22,7 @@ from placealg.prover.ops.stages import ends, held_on, tied
 from placealg.step.pipeline import part_of
 from placealg.step.program import Event, Group, Reference
 from placealg.step.receivers import WEIGHTS
-from placealg.strategy.options import LAYER
+from placealg.strategy.vocabulary import LAYER
 
 
 def concerns(event: Event, parameter: str, reference: Reference) -> bool:

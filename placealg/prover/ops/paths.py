@@ -42,7 +42,7 @@ from placealg.prover.calculus.positions import (
     of_factor,
     path_index,
 )
-from placealg.strategy.options import LAYER
+from placealg.strategy.vocabulary import LAYER
 
 Sum = tuple[Value, ...]
 """The distinct values of the classes of contributions, all with one mask; () when no rank holds anything."""

@@ -14,7 +14,7 @@ from placealg.prover.ops.paths import Sum
 from placealg.step.event import Event
 from placealg.step.program import Reference, Step
 from placealg.step.versions import Version, on_tier, origins
-from placealg.strategy.options import LAYER
+from placealg.strategy.vocabulary import LAYER
 
 NEXT_INSTANCE = "the next instance"
 """The use of a repeated unit's last tensor by the next instance; the slot is the use of what enters the first one."""

@@ -96,5 +96,5 @@ def keys() -> Iterator[Explained]:
 
 def _values(row: Key) -> Iterator[str]:
     yield f"Accepted: {row.kind.words}."
-    if row.default is not UNSAID:
+    if row.default is not UNSAID and row.default not in ("", (), {}):
         yield f"Where nothing is said: {shown(row.default)}."

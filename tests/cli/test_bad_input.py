@@ -194,7 +194,7 @@ def one_line(error: InputError) -> str:
     ("base = 'pp'\n[schedule]\npipeline = 'dualpipe_v'\nchunks = 3", "s.toml:4: [schedule] chunks = 3: pipeline = "),
     ("base = 'pp'\n[schedule]\npipeline = 'zb_w'", "s.toml:3: [schedule] pipeline is 'zb_w'; did you mean 'zb_v'?"),
     (MESH + "[schedule]\nmicrobatches = 0", "s.toml:6: [schedule] microbatches is 0"),
-    (MESH + "[schedule]\nmicrobatches = 'n'", "s.toml:6: [schedule] microbatches is 'n': expected \"m\" (symbolic), or"),
+    (MESH + "[schedule]\nmicrobatches = 'n'", "s.toml:6: [schedule] microbatches is 'n': expected \"m\" (symbolic),"),
     (MESH + "[schedule]\nprefetch = -1", "s.toml:6: [schedule] prefetch is -1"),
     (MESH + "[schedule]\nlifetime = 'use'", "s.toml:6: [schedule] lifetime is 'use': expected a table"),
     (MESH + "[schedule]\nlifetime = { pd = 'use' }", "s.toml:6: [schedule] lifetime names axis 'pd'"),

@@ -12,8 +12,8 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.models.graph import Graph, Loop, Op, Tensor, check_name, check_op, known, sparse_of, unit_of
-from placealg.models.ops import OPS, TAKEN_OF
+from placealg.models.graph import Graph, Loop, Op, Tensor, TensorKind, check_name, check_op, known, sparse_of, unit_of
+from placealg.models.ops import OPS, TAKEN_OF, OpName
 from placealg.models.shapes import result_dims
 
 Size = str | int | Monomial
@@ -178,10 +178,10 @@ class Builder:
 
     def unary(self, name: str, x: Tensor | str, function: str, region: str | None = None) -> Tensor:
         """An elementwise function: gelu, silu, tanh, relu, clamp, sigmoid, reciprocal, rsqrt, one_plus or cube."""
-        functions = [k.name for k in OPS.values() if k.family == "unary"]
+        functions = {k.name: k for k in OPS.values() if k.family == "unary"}
         if function not in functions:
             raise InputError(f"op '{name}': unknown unary function '{function}'", name=function, valid=functions)
-        return self._op(name, function, (x,), region=region)
+        return self._op(name, functions[function].name, (x,), region=region)
 
     def dropout(self, name: str, x: Tensor | str, region: str | None = None) -> Tensor:
         """The operand under a random mask."""
@@ -195,13 +195,13 @@ class Builder:
         root-mean-square norm that is not `fused` is written out, and keeps what it multiplies by its weight, too; with
         `upcast` it is computed on a copy of 32 bits.
         """
-        kind = "layer_norm" if (bias if centred is None else centred) else "rms_norm"
-        if kind == "rms_norm" and not fused:
+        shifted = bias if centred is None else centred
+        if not shifted and not fused:
             return self._written_norm(name, x, over, weight, upcast)
         if not weight:
-            return self._op(f"{name}.out", f"{kind}_plain", (x,), over=over)
+            return self._op(f"{name}.out", "layer_norm_plain" if shifted else "rms_norm_plain", (x,), over=over)
         parameters = [self.parameter(f"{name}.{p}", over) for p in (("weight", "bias") if bias else ("weight",))]
-        return self._op(f"{name}.out", kind, (x, *parameters), over=over)
+        return self._op(f"{name}.out", "layer_norm" if shifted else "rms_norm", (x, *parameters), over=over)
 
     def _written_norm(self, name: str, x: Tensor | str, over: Dims, weight: bool, upcast: bool) -> Tensor:
         """The root-mean-square norm as products, sums and a root."""
@@ -246,7 +246,7 @@ class Builder:
         names that dim and the head dim of the values too.
         """
         more = (sink,) if sink is not None else tuple(rotary)
-        kind = "flash_sink" if sink is not None else "flash_rope" if more else "flash"
+        kind: OpName = "flash_sink" if sink is not None else "flash_rope" if more else "flash"
         return self._op(name, kind, (q, k, v, *more), over=over, region=region, attrs=attrs)
 
     def lookup(self, name: str, table: Tensor | str, ids: Tensor | str, over: Dims,
@@ -277,7 +277,7 @@ class Builder:
             loops.append(Loop(unit, count, slot, first, body[-1] if body else slot))
         return Graph(FrozenMap(self._tensors), tuple(self._ops), tuple(loops))
 
-    def _op(self, name: str, kind: str, operands: Iterable[Tensor | str], *, to: Dims | None = None, over: Dims = (),
+    def _op(self, name: str, kind: OpName, operands: Iterable[Tensor | str], *, to: Dims | None = None, over: Dims = (),
             rename: Mapping[str, str] | None = None, attrs: Mapping[str, str] | None = None,
             region: str | None = None) -> Tensor:
         inputs = known(map(str, operands), self._tensors, name)
@@ -293,7 +293,7 @@ class Builder:
         self._ops.append(op)
         return made
 
-    def _tensor(self, name: str, dims: Dims, kind: str, element: str) -> Tensor:
+    def _tensor(self, name: str, dims: Dims, kind: TensorKind, element: str) -> Tensor:
         words = _words(dims)
         return Tensor(name, FrozenMap({d: self._known(name, d) for d in words}), kind, element)
 

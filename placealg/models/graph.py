@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.ops import OPS, OpKind
+from placealg.models.ops import OPS, OpKind, OpName
 from placealg.models.shapes import check_dims
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ ONCE = ("L_entry", "L_exit", "L_predicted")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
+TensorKind = Literal["activation", "parameter", "data"]
+"""What a tensor of an op graph is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor: its dims in storage order with their sizes, what it is, and what one element takes.
@@ -50,7 +54,7 @@ class Tensor:
 
     name: str
     dims: FrozenMap[str, Monomial]
-    kind: str = "activation"
+    kind: TensorKind = "activation"
     element: str = "act"
     sparse: Sparse = FrozenMap()
     frozen: bool = False
@@ -79,7 +83,7 @@ class Op:
     """
 
     output: str
-    kind: str
+    kind: OpName
     inputs: tuple[str, ...]
     region: str
     over: tuple[str, ...] = ()

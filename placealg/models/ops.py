@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from placealg.frozen import FrozenMap
 
@@ -46,6 +47,21 @@ class Backprop:
     note: str = ""
 
 
+OpName = Literal[
+    "einsum", "add", "scale", "rope", "cast", "copy", "rename", "sum", "largest", "mul", "gelu", "silu", "tanh",
+    "relu", "clamp", "sigmoid", "reciprocal", "rsqrt", "one_plus", "cube", "dropout", "layer_norm", "rms_norm",
+    "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "flash", "flash_sink",
+    "flash_rope", "lookup", "cross_entropy", "unit"]
+"""The name of a kind of op: a row of OPS."""
+
+Over = Literal["", "whole", "partial", "statistics"]
+
+OpFamily = Literal[
+    "add", "cast", "copy", "cross_entropy", "dropout", "einsum", "flash", "largest", "logsumexp", "lookup", "mul",
+    "norm", "rename", "rope", "route", "scale", "softmax", "sum", "unary", "unit"]
+"""What kinds of op have in common that differ in their function alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpKind:
     """One kind of op; kinds of one `family` differ in their function only (gelu and silu are both unary).
@@ -60,12 +76,12 @@ class OpKind:
     Ops that are not `differentiable` give their operands no gradient. `element` is what one element of a result takes.
     """
 
-    name: str
-    family: str
+    name: OpName
+    family: OpFamily
     operands: tuple[str, ...]
     saved: tuple[str, ...] = ()
-    linear: str = ""
-    over: str = ""
+    linear: Literal["", "each", "all", "table"] = ""
+    over: Over = ""
     merges: tuple[str, ...] = ()
     optional: int = 0
     view: bool = False
@@ -150,11 +166,12 @@ _CROSS_ENTROPY = (
 )
 
 
-def _linear(name: str, over: str = "", view: bool = False, operands: str = "x") -> OpKind:
+def _linear(name: Literal["add", "scale", "rope", "cast", "copy", "rename", "sum"], over: Over = "",
+            view: bool = False, operands: str = "x") -> OpKind:
     return OpKind(name, name, (operands,), linear="all", over=over, view=view, zero_at_zero=not (over or view))
 
 
-def _unary(name: str, reads: str, zero_at_zero: bool = True) -> OpKind:
+def _unary(name: OpName, reads: str, zero_at_zero: bool = True) -> OpKind:
     slope = (Backprop("slope", "unary", (reads,), "x", f"slope_of_{name}"), _einsum("x.grad", "dy", "slope", dims="x"))
     return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}), zero_at_zero=zero_at_zero)
 

@@ -20,7 +20,7 @@ from placealg.models.names import parameters_of
 from placealg.step import rules
 from placealg.step.beside import of_terms, with_statistics
 from placealg.step.compatibility import check_fit, kept_ops, pipeline_of
-from placealg.step.event import MICROBATCH
+from placealg.step.event import MICROBATCH, Phase
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
@@ -298,7 +298,7 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     yield from saving.global_states("resume", strategy.mesh.names, scaled)
 
 
-def _count(averaging: Averaging, phase: str, loss: str) -> Iterator[Event]:
+def _count(averaging: Averaging, phase: Phase, loss: str) -> Iterator[Event]:
     axes = tuple(a for a in averaging.counted if a != MICROBATCH)
     yield Event(phase, "compute", "count", unit=loss, rule=Rule(
         "loss", "the loss is divided by a token count" + (", which the ranks must agree on" if axes else
@@ -347,7 +347,7 @@ def _forward(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
                 yield from rules.free(plan, "forward", _living(strategy, plan, lifetime))
 
 
-def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase: str,
+def _leaf_by_leaf(strategy: Strategy, plans: Iterable[Plan], model: Model, phase: Phase,
                   events: Iterable[Event]) -> Iterator[Event]:
     """The events of a unit, what lives for a leaf module gathered before its first op and freed behind its last.
 

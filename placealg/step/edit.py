@@ -8,7 +8,7 @@ from typing import Any
 
 from placealg.errors import InputError, nearest, need, shown
 from placealg.frozen import FrozenMap
-from placealg.step.event import phase_order
+from placealg.step.event import Phase, phase_order
 from placealg.step.event_fields import FIELDS, default_event, holders, read_fields, with_fields
 from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
 from placealg.step.text import read_path, subjects
@@ -170,7 +170,7 @@ class _Draft:
         self.changed: dict[int, Event] = {}
         self.dropped: set[int] = set()
         self.doubled: dict[int, int] = {}
-        self.moved: dict[int, tuple[str, Edit]] = {}
+        self.moved: dict[int, tuple[Phase, Edit]] = {}
         self.beside: dict[tuple[int, bool], list[int | Event]] = {}
 
     def find(self, pattern: str) -> list[int]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from placealg.step.verbs import VerbName
+
 
 class SubjectKind(Enum):
     """The kinds of subjects on which events act."""
@@ -98,7 +100,7 @@ def _moved(**said: object) -> Effect:
     return replace(_MOVED, **said)  # type: ignore[arg-type]
 
 
-def _both(verb: str, effect: Effect) -> dict[tuple[str, Subject], Effect]:
+def _both(verb: VerbName, effect: Effect) -> dict[tuple[VerbName, Subject], Effect]:
     """The row of a verb for tensors and for gradients."""
     return {(verb, SubjectKind.TENSOR): effect, (verb, SubjectKind.GRADIENT): effect}
 
@@ -115,7 +117,7 @@ _ADDED = Effect(sums=True, divides=True, rows=("all_reduce",), owners=False, hol
 _GATHERED = Effect(rows=("all_gather",), holds=_H.GATHERED)
 _COPIED = Effect(copies=True, holds=_H.COPIED)
 
-EFFECTS: Mapping[tuple[str, Subject], Effect] = {
+EFFECTS: Mapping[tuple[VerbName, Subject], Effect] = {
     ("broadcast", _GROUP): Effect(owners=False, holds=_H.SENT_WHOLE),
     ("broadcast", _GLOBAL): Effect(owners=False),
     ("slice", _GROUP): Effect(rows=("slice",), axes=True, holds=_H.CUT),
@@ -168,12 +170,12 @@ EFFECTS: Mapping[tuple[str, Subject], Effect] = {
 that, too."""
 
 
-def effects(verb: str) -> Iterator[Effect]:
+def effects(verb: VerbName) -> Iterator[Effect]:
     """Every effect of a verb, for all of its subjects."""
     return (effect for (name, _), effect in EFFECTS.items() if name == verb)
 
 
-def effect_of(verb: str, value: str, kind: SubjectKind, from_parts: bool = False) -> Effect | None:
+def effect_of(verb: VerbName, value: str, kind: SubjectKind, from_parts: bool = False) -> Effect | None:
     """The effect of a verb on a value of this kind; None if the verb does not apply to it.
 
     >>> [effect_of("shift", "layer.out", SubjectKind.TENSOR, from_parts).dims for from_parts in (False, True)]

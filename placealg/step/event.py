@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Literal
 
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
@@ -16,17 +17,23 @@ from placealg.models.graph import Graph
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.pipeline import ONE_STAGE, Pipeline
-from placealg.step.verbs import BYTES, CARRIED, LOSS_SCALE, MOMENT, SOURCES, VERBS
+from placealg.step.verbs import BYTES, CARRIED, LOSS_SCALE, MOMENT, SOURCES, VERBS, VerbName
 from placealg.step.versions import Version
 from placealg.step.where import Clause as Clause
 from placealg.strategy.streams import Stream
 from placealg.strategy.vocabulary import ONE_MOMENT
 
-STEP_PHASES = ("prepare", "forward", "backward", "weights", "reduce", "update", "publish")
+Phase = Literal["init", "prepare", "forward", "backward", "weights", "reduce", "update", "publish", "save", "resume"]
+"""A phase of a program."""
+
+Operator = Literal["", "sum", "mean", "max", "premultiplied"]
+"""The operator of what sums over ranks; "" where it is the sum, or there is none."""
+
+STEP_PHASES: tuple[Phase, ...] = ("prepare", "forward", "backward", "weights", "reduce", "update", "publish")
 """The phases of one training step; `weights` is the part of a backward that a pipeline's order runs later."""
 
-PHASES = ("init", *STEP_PHASES, "save", "resume")
-LOOPED = ("forward", "backward", "weights")
+PHASES: tuple[Phase, ...] = ("init", *STEP_PHASES, "save", "resume")
+LOOPED: tuple[Phase, ...] = ("forward", "backward", "weights")
 """The phases inside the loop over microbatches."""
 
 MICROBATCH = "microbatch"
@@ -129,13 +136,13 @@ class Event:
     lowered program (`lower.py`), `said` is the path of the event of the user's program for which it stands.
     """
 
-    phase: str
-    verb: str
+    phase: Phase
+    verb: VerbName
     value: str
     group: str = ""
     unit: str = ""
     axes: tuple[str, ...] = ()
-    op: str = ""
+    op: Operator = ""
     divisor: Monomial = ONE
     at: tuple[str, ...] = ()
     where: tuple[Clause, ...] = ()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError, shown
 from placealg.models.backward import GRAD, keepers, needs_gradient
 from placealg.models.graph import Graph, unit_of
 from placealg.placement import Kind
+from placealg.step.event import Phase
 from placealg.step.program import (
     GLOBAL_VALUES,
     GROUP_VALUES,
@@ -24,7 +25,19 @@ from placealg.step.program import (
     Reference,
     Rule,
 )
-from placealg.step.verbs import BESIDE, CARRIED, GRADIENT, HANDED, HANDED_ON, LOSS_SCALE, REGION, SLOT, TENSOR, VERBS
+from placealg.step.verbs import (
+    BESIDE,
+    CARRIED,
+    GRADIENT,
+    HANDED,
+    HANDED_ON,
+    LOSS_SCALE,
+    REGION,
+    SLOT,
+    TENSOR,
+    VERBS,
+    VerbName,
+)
 from placealg.step.where import parse_where
 from placealg.strategy.kinds import placed
 from placealg.strategy.options import DEFAULTS, TYPES
@@ -292,5 +305,5 @@ def tensor_values(reference: Reference) -> tuple[str, ...]:
 
 
 def default_event(phase: str, verb: str, value: str, group: str = "", unit: str = "") -> Event:
-    """An event with the default of every field that its path does not name."""
-    return Event(phase, verb, value, group, unit, divisor=ONE)
+    """An event with the default of every field that its path does not name; who reads a path checks its words."""
+    return Event(cast(Phase, phase), cast(VerbName, verb), value, group, unit, divisor=ONE)

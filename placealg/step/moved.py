@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from placealg.arith import ONE, Monomial
 from placealg.models.backward import GRAD
 from placealg.placement import SENT, Kind
-from placealg.step.event import Event, Rule
+from placealg.step.event import Event, Phase, Rule
 from placealg.step.split import Place, RedistributionRow
+from placealg.step.verbs import VERBS, VerbName
 
-VERB_OF: Mapping[str, str] = {"scale 1/n": "scale", "zero-pad": "pad"}
+VERB_OF: Mapping[str, VerbName] = {"scale 1/n": "scale", "zero-pad": "pad"}
 """Event of the redistribution table -> verb, where they differ."""
 
 
@@ -21,12 +22,12 @@ BLOCKWISE = ("einsum", "flash")
 """The families of ops that can take an operand block by block, because they add or merge the blocks' results."""
 
 
-def row_events(row: RedistributionRow, value: str, label: str, phase: str, unit: str,
+def row_events(row: RedistributionRow, value: str, label: str, phase: Phase, unit: str,
                rule: Rule | None) -> Iterator[Event]:
     """The event of one row of the redistribution table; a row without one yields nothing."""
     if row.row.event == "none":
         return
-    verb = VERB_OF.get(row.row.event, row.row.event)
+    verb = VERB_OF.get(row.row.event) or VERBS[row.row.event].name
     divisor = Monomial.of(*row.axes) if verb == "scale" else ONE
     yield Event(phase, verb, value, unit=unit, axes=row.axes, divisor=divisor, version=label, source=row.source.text,
                 to=row.target.text, op="sum" if row.source.kind is Kind.P else "",

@@ -16,12 +16,13 @@ from placealg.models.backward import GRAD, backward, differentiated, needs_gradi
 from placealg.models.graph import Loop, Op
 from placealg.placement import Kind
 from placealg.step.away import away
-from placealg.step.event import Event, Rule
+from placealg.step.event import Event, Phase, Rule
 from placealg.step.moved import BLOCKWISE, RING, is_ring, row_events
 from placealg.step.receivers import WEIGHTS
 from placealg.step.recompute import forward, replayed_items
 from placealg.step.saved_tensors import saved_tensors
 from placealg.step.split import NONE, Layout, Move, Placed, PlacedOp, RedistributionRow
+from placealg.step.verbs import VerbName
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Operations:
         graph = self.placed.graph
         return any((graph.tensors[op.inputs[k]].kind == "parameter") == parameters for k in differentiated(graph, op))
 
-    def _pass_on(self, phase: str, verb: str, value: str, unit: str) -> Iterator[Event]:
+    def _pass_on(self, phase: Phase, verb: VerbName, value: str, unit: str) -> Iterator[Event]:
         """In a pipeline, the message between instances of repeated units that run on different stages.
 
         What is one instance at an end of the model has no neighbour on the other side.
@@ -209,7 +210,7 @@ class Operations:
                 if self._differentiable(move):
                     yield from self._move_back(move, label, self._home(loop))
 
-    def compute(self, at: PlacedOp, phase: str) -> Event:
+    def compute(self, at: PlacedOp, phase: Phase) -> Event:
         """The compute event of one op; if the op merges its statistics, the event names the axes."""
         split = [a for a, d in at.split.items() if d in at.op.over]
         axes = tuple(split) if at.op.row.over == "statistics" else ()
@@ -219,7 +220,7 @@ class Operations:
         return Event(phase, "compute", at.op.output, unit=at.op.unit, axes=axes, reads=self.reads(at.op),
                      op="sum" if axes else "", bytes="4" if axes else "", rule=Rule("split", why))
 
-    def _move(self, move: Move, label: str, phase: str, unit: str, rule: Rule | None = None) -> Iterator[Event]:
+    def _move(self, move: Move, label: str, phase: Phase, unit: str, rule: Rule | None = None) -> Iterator[Event]:
         for row in self._streamed(move, move.rows()):
             yield from row_events(row, move.tensor, label, phase, unit, rule)
 

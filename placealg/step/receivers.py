@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from placealg.models.backward import differentiated
-from placealg.step.event import Event, Reference
+from placealg.step.event import Event, Phase, Reference
 
-WEIGHTS = "weights"
+WEIGHTS: Phase = "weights"
 """The phase of the backward for the weights, if a pipeline's order runs that apart."""
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.placement import MEMORY_TIERS
-from placealg.step.event import MICROBATCH
+from placealg.step.event import MICROBATCH, Operator, Phase
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
-from placealg.step.verbs import LOSS_SCALE
+from placealg.step.verbs import LOSS_SCALE, VerbName
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Averaging:
         """The divisor of the local sum; 1 if the loss is a sum."""
         return ONE if self.divisor == "one" else Monomial.of(self.divisor)
 
-    def op(self, axes: tuple[str, ...]) -> tuple[str, Monomial]:
+    def op(self, axes: tuple[str, ...]) -> tuple[Operator, Monomial]:
         """(operator, divisor) of a reduction over `axes`."""
         if self.merge == "max":
             return "max", ONE
@@ -46,7 +46,7 @@ class Averaging:
         return ("mean", ONE) if averaged == axes else ("sum", Monomial.of(*averaged))
 
 
-def global_states(phase: str, verb: str, scaled: bool = False) -> Iterator[Event]:
+def global_states(phase: Phase, verb: VerbName, scaled: bool = False) -> Iterator[Event]:
     """The events on the states that belong to no group, and rest on every rank; with `scaled`, a loss scale is one."""
     for value in ("step", "rng"):
         yield Event(phase, verb, value, rule=Rule(
@@ -118,7 +118,8 @@ def carry(copy: Event, start: str, goal: str) -> Iterator[Event]:
         yield replace(copy, verb="assign", tier=goal)
         return
     at, end = MEMORY_TIERS.index(start), MEMORY_TIERS.index(goal)
-    verb, on = ("offload", 1) if at < end else ("fetch", -1)
+    verb: VerbName = "offload" if at < end else "fetch"
+    on = 1 if at < end else -1
     for here in range(at, end, on):
         tier, target = MEMORY_TIERS[here], MEMORY_TIERS[here + on]
         passed = replace(copy, verb=verb, tier=f"{tier}->{target}")
@@ -152,7 +153,7 @@ class Living:
     fetched: bool
 
 
-def gather(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
+def gather(plan: Plan, phase: Phase, living: Living) -> Iterator[Event]:
     """Parameters that rest elsewhere are fetched, sharded ones gathered, before the computation that uses them."""
     group, life = plan.group.name, living.lifetime
     if living.fetched:
@@ -165,7 +166,7 @@ def gather(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
                                                 f"for one {life}"))
 
 
-def free(plan: Plan, phase: str, living: Living) -> Iterator[Event]:
+def free(plan: Plan, phase: Phase, living: Living) -> Iterator[Event]:
     """The gathered copy ends with its lifetime, and so does what was fetched."""
     if living.fetched:
         yield Event(phase, "free", "weight", plan.group.name, rule=Rule(
@@ -194,7 +195,7 @@ def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
                     "statistic", f"the batch's statistic is a mean over tokens: a sum, divided by {averaging.divisor}"))
 
 
-def reduce_microbatch(plan: Plan, averaging: Averaging, phase: str = "backward") -> Iterator[Event]:
+def reduce_microbatch(plan: Plan, averaging: Averaging, phase: Phase = "backward") -> Iterator[Event]:
     """Gradients that rest sharded are reduced to their owners every microbatch; then they accumulate."""
     group = plan.group.name
     axes = plan.reduced_each_microbatch
@@ -341,7 +342,7 @@ def update(plan: Plan) -> Iterator[Event]:
             "update_owned", "M: a gradient rests nowhere"))
 
 
-def average(plan: Plan, phase: str, source: str) -> Iterator[Event]:
+def average(plan: Plan, phase: Phase, source: str) -> Iterator[Event]:
     """The average takes in the new parameters, of which `source` is a copy where it rests; nothing is reduced."""
     group, tier = plan.group.name, plan.average_rests[1]
     here = "device" if tier == "device" else "host"
@@ -364,7 +365,8 @@ def publish(plan: Plan) -> Iterator[Event]:
 
     An optimizer state that is fetched only for its update is published while it is there: in the same phase.
     """
-    group, phase = plan.group.name, "publish" if plan.state_tier == plan.update_tier else "update"
+    group = plan.group.name
+    phase: Phase = "publish" if plan.state_tier == plan.update_tier else "update"
     axes = tuple(a for a in plan.owned if a not in plan.gathered)
     where = owners(tuple(a for a in plan.gathered if a not in plan.owned))
     on_device = plan.weight_tier == "device" or bool(axes)

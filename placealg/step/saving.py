@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from placealg.placement import MEMORY_TIERS
+from placealg.step.event import Phase
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
 from placealg.step.rules import carry, global_states
+from placealg.step.verbs import VerbName
 
 OWNERS, REPLICA, ONE = "owners", "replica", "one"
 """Who stores."""
@@ -48,7 +50,7 @@ class Saving:
         rule = Rule("save_state", f"a checkpoint holds {held}")
         together = self.by == ONE and cut
         if together:
-            gather = "gather" if value == "weight" else "all_gather"
+            gather: VerbName = "gather" if value == "weight" else "all_gather"
             yield Event("save", gather, value, group, axes=cut, source="S", to="R" if value == "weight" else "I",
                         tier=tier, rule=Rule("save_state", f"one rank stores what rests along {' and '.join(cut)}"))
         where = self.alone(plan.axes) if self.by == ONE else (
@@ -92,7 +94,7 @@ class Saving:
             yield Event("resume", "slice", value, group, axes=cut, tier=tier, rule=Rule(
                 "resume_state", f"it rests sharded over {' and '.join(cut)}"))
 
-    def global_states(self, phase: str, mesh: tuple[str, ...], scaled: bool = False) -> Iterator[Event]:
+    def global_states(self, phase: Phase, mesh: tuple[str, ...], scaled: bool = False) -> Iterator[Event]:
         """The step counter, the random stream and a loss scale, which rest on every rank."""
         if self.holds == PARAMETERS:
             return

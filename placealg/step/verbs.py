@@ -41,8 +41,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from placealg.placement import Kind
+
+VerbName = Literal[
+    "broadcast", "slice", "free", "gather", "all_gather", "assign", "zero", "compute", "scale", "accumulate",
+    "reduce", "all_reduce", "reduce_scatter", "all_to_all", "shift", "send", "recv", "pad", "norm", "clip",
+    "update", "publish", "offload", "fetch", "store", "load"]
+"""The name of a verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ class Verb:
     placement.REDISTRIBUTIONS. `origin` is the value that it reads in place of its own.
     """
 
-    name: str
+    name: VerbName
     collective: bool
     values: tuple[str, ...]
     needs_axes: bool

@@ -100,8 +100,7 @@ def _gathered_again(step: Step, route: Route, axis: str) -> tuple[Table, ...]:
             for phase in ("forward", "backward")}
     if first is None or not all(uses.values()) or any(e.phase == "backward" for e in route.gathers):
         return ()
-    free, gather = (replace(first, phase=phase, verb=verb).path for phase, verb in (("forward", "free"),
-                                                                                  ("backward", "gather")))
+    free, gather = replace(first, verb="free").path, replace(first, phase="backward", verb="gather").path
     return ({"insert": {"path": free}, "after": uses["forward"][-1]},
             {"insert": {"path": gather, "from": first.source, "to": first.to}, "before": uses["backward"][0]})
 

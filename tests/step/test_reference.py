@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from random_programs import two_units
@@ -15,11 +15,14 @@ from placealg.models.abstract import abstract, statistics, two_losses
 from placealg.models.build import graph
 from placealg.models.graph import Graph
 from placealg.models.model import Model, Statistic
+from placealg.models.ops import OPS, OpFamily, OpName
 from placealg.models.transformer import mlp, moe
 from placealg.step.derive import averaging_of, derive, operations_of, reference_of, strategy_types
+from placealg.step.event import PHASES, Phase
 from placealg.step.groups import group_parameters
 from placealg.step.pipeline import ONE_STAGE, Pipeline
 from placealg.step.program import LoopUnit, Reference, Step
+from placealg.step.verbs import VERBS, VerbName
 from placealg.strategy.spec import Strategy, strategy_on
 from placealg.strategy.streams import Stream
 
@@ -275,3 +278,9 @@ def test_events_of_equal_paths_are_told_apart() -> None:
         copies.setdefault(event.path.partition("#")[0], []).append(event.copy)
     assert max(map(len, copies.values())) > 1
     assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in copies.values())
+
+
+def test_names_that_code_asks_for_are_those_of_the_tables() -> None:
+    """The type checker knows them, and refuses to compare a verb, a phase or an op with any other text."""
+    assert get_args(VerbName) == tuple(VERBS) and get_args(Phase) == PHASES
+    assert get_args(OpName) == tuple(OPS) and {row.family for row in OPS.values()} == {*get_args(OpFamily)}

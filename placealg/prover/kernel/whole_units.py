@@ -78,7 +78,7 @@ def _folded(step: Step) -> Iterator[tuple[Event, ...]]:
             _match(step, run, [_backward(op) for op in reversed(ops) if op.output in needs], slices)
             divisor = _shared(step, run)
         if unit != "loss":
-            yield (Event(phase, "compute", "activation", unit=unit, divisor=divisor, rule=run[0].rule),)
+            yield (Event(run[0].phase, "compute", "activation", unit=unit, divisor=divisor, rule=run[0].rule),)
         elif any(e.value == "loss" and e.verb == "scale" for e in step.events[step.events.index(run[0]):]):
             raise Outside(run[0].path, "the loss is scaled after backward has begun")
     wanted = [*(("forward", u.name) for u in step.reference.units), ("backward", "loss"),

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from argparse import Namespace
 
 from placealg.cases.case import CommandCase
 from placealg.check.prove import judge
-from placealg.check.recheck import MANIFEST
-from placealg.cli.certificates import certificate_files
 from placealg.cli.glosses import SAYS
 from placealg.cli.output import check_file, write_file
 from placealg.cli.readers import of_device, read_cases
 from placealg.cli.verdicts import exit_code, of_several
 from placealg.cost.costs import Costs
 from placealg.progress import each, say
-from placealg.prover.evidence.certificate import certificate
 from placealg.render.report import report as page
 from placealg.render.sliders import Told
 from placealg.step.compatibility import bound_sizes, orders, quotients
@@ -39,13 +35,7 @@ def report(chosen: Namespace) -> int:
 def told(case: CommandCase, rank: str | None = None) -> Told:
     """What the page says of one case."""
     step = of_device(case, rank)
-    found, candidates = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)
-    say("writing the queries of the certificate")
-    queries = certificate(case.step, found, candidates)
-    texts = certificate_files(case, found, queries)
-    expected = {q.name: q.expected for q in queries}
-    files = tuple((name, expected.get(name, ""), hashlib.sha256(text.encode()).hexdigest())
-                  for name, text in texts.items() if name != MANIFEST)
+    found, _ = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)
     bound = {name: value for name, (_, value) in bound_sizes(case.strategy, case.model).items()}
     return Told(case.strategy, case.step, Costs(step), found, case.sizes, bound,
-                quotients(case.strategy, case.model), orders(case.model), files)
+                quotients(case.strategy, case.model), orders(case.model))

@@ -298,13 +298,8 @@ def _verdict(told: Told, says: Mapping[str, str]) -> str:
     if found.counterexample:
         page += element("h3", "counterexample") + element("p", written(found.counterexample.explanation))
         page += _table([(n, text) for n, text in counterexample_rows(found.counterexample) if text], head=False)
-    if told.files:
-        files = [element("tr", *(element("td", written(cell) or " ", class_="file") for cell in row))
-                 for row in told.files]
-        head = element("tr", *(element("th", cell) for cell in ("file", "expected answer", "SHA-256")))
-        page += element("details", element("summary", f"the certificate's {len(told.files)} files, which `placealg "
-                                           "prove --certificate DIR` writes and `placealg recheck DIR` replays"),
-                        element("div", element("table", head, *files), class_="scroll"))
+    page += element("p", written("the proof as files, which another solver replays: `placealg prove --certificate DIR` "
+                                 "and `placealg recheck DIR`"), class_="soft")
     return page
 
 

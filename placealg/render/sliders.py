@@ -46,7 +46,7 @@ class Told:
 
     `sizes` are those that the command line says,
     `bound` those that strategy or model fix. `whole` are quotients that must be integers, `ordered` pairs of a size and
-    another that it never exceeds. `files` lists a certificate: (file, the answer expected of it, its SHA-256).
+    another that it never exceeds.
     """
 
     strategy: Strategy
@@ -57,7 +57,6 @@ class Told:
     bound: Mapping[str, Fraction] = field(default_factory=dict)
     whole: tuple[Monomial, ...] = ()
     ordered: tuple[tuple[Monomial, Monomial], ...] = ()
-    files: tuple[tuple[str, str, str], ...] = ()
 
     def figures(self) -> dict[str, Formula]:
         """Every formula of the page by name: memory.*, sent.*, schedule.*."""

@@ -22,9 +22,9 @@ from placealg.progress import remark, say
 from placealg.step.compatibility import fit_problems
 from placealg.step.derive import derive
 from placealg.step.edit import Edited, apply_edits, read_edits
+from placealg.step.lint import unread
 from placealg.step.program import Step
 from placealg.step.text import read_program
-from placealg.step.unread import unread
 from placealg.strategy import sharing
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy

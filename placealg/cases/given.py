@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from placealg.cases.case import CommandCase, CommandOptions, files, is_foreign, of_strategy, read_case
 from placealg.cases.source import Source
 from placealg.check.claims import Side
-from placealg.cost.divides import Divides
+from placealg.cost.divisibility import Divides
 from placealg.errors import InputError, kind, need
 from placealg.models.config import read_model
 from placealg.models.model import Model

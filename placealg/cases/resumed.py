@@ -22,7 +22,7 @@ from placealg.prover.resharding import Resharding
 from placealg.prover.verdict import Conclusion
 from placealg.step.checkpoint import Sizes, checkpoint
 from placealg.step.reshard import Read, Reshard, Totals, check_alike, totals
-from placealg.step.trained import taught
+from placealg.step.trainable import taught
 from placealg.strategy.spec import Strategy
 
 

@@ -15,7 +15,7 @@ from placealg.progress import remark
 from placealg.step.compatibility import bound_sizes, check_sizes
 from placealg.step.pipeline import TIMES, counted, flying, starting
 from placealg.step.place import ANY
-from placealg.step.trained import trained
+from placealg.step.trainable import trained
 from placealg.strategy.catalogue import names
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import DEFAULTS, Strategy

@@ -13,7 +13,7 @@ from dataclasses import replace
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.progress import say
-from placealg.prover.blocks import lemmas
+from placealg.prover.interval_cover import lemmas
 from placealg.prover.resharding import Ran, Resharding
 from placealg.prover.verdict import PROVED
 from placealg.simulator.resharded import meshes, resharded

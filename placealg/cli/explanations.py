@@ -22,7 +22,7 @@ from placealg.cli.glosses import (
     THEOREM,
     Explained,
 )
-from placealg.cli.keys import fields, keys
+from placealg.cli.key_explanations import fields, keys
 from placealg.cli.published import names as published
 from placealg.cli.time_words import times_and_machines
 from placealg.cost.certain import LEAST

@@ -29,9 +29,9 @@ from placealg.models.graph import Graph, Op, unit_of
 from placealg.models.losses import LossRun, run_of
 from placealg.polynomial import Polynomial, add
 from placealg.step.event import ACROSS, LOOPED
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.pipeline import part_of
 from placealg.step.program import Step
-from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import VERBS
 from placealg.step.versions import on_tier
 from placealg.strategy.vocabulary import ACT_FUNCTION, ACT_LINEAR, ACT_NORM, KEPT_FOR

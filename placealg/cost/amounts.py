@@ -18,7 +18,7 @@ import sympy
 
 from placealg.arith import Monomial, parse
 from placealg.cost.algebra import tidy
-from placealg.cost.divides import Divides
+from placealg.cost.divisibility import Divides
 from placealg.cost.formula import Formula, expression, symbol
 from placealg.cost.held import Share
 from placealg.cost.shards import Piece, filled, largest_share

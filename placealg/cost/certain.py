@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from placealg.cost.stage import local
-from placealg.cost.unknown import unknown
+from placealg.cost.unsupported import unknown
 from placealg.step.event import LOOPED, dim_of
 from placealg.step.program import Step
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from placealg.cost.activations import KeptStorage
 from placealg.cost.amounts import Amounts
 from placealg.cost.communication import Communication, communication
-from placealg.cost.divides import Divides
+from placealg.cost.divisibility import Divides
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory, memory

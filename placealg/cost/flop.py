@@ -23,8 +23,8 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import BackwardOp, backward, sparse_gradients, transposed
 from placealg.models.graph import Graph, Op, Sparse, Tensor
 from placealg.models.ops import Backprop as Line
+from placealg.step.gradient_targets import receivers
 from placealg.step.program import Event, Step
-from placealg.step.receivers import receivers
 
 NO_FLOP = "the program runs a unit as one computation, whose operations are not counted"
 

@@ -18,14 +18,14 @@ from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
 from placealg.cost.indices import over_index, valued
 from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
-from placealg.cost.parts import packed, unpickled
+from placealg.cost.pickled_expr import packed, unpickled
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS, Axis, meant_size
 
 if TYPE_CHECKING:
     from placealg.cost.arrays import Column
-    from placealg.cost.divides import Divides
+    from placealg.cost.divisibility import Divides
 
 UNITS = ("bytes", "elements", "flop", "s", "time", "1")
 CONVENTIONS = ("exact", "asymptotic")

@@ -17,9 +17,9 @@ from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS
 from placealg.step.effects import Holding
 from placealg.step.event import MICROBATCH, takes_part
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.graph import creates, reads, writes
 from placealg.step.program import GROUP_VALUES, LOOPED, STEP_PHASES, Event, EventLoop, Reference, Step
-from placealg.step.receivers import WEIGHTS
 
 Share = frozenset[str]
 Key = tuple[str, str, str]

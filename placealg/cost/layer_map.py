@@ -10,7 +10,7 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import PREDICTION, SYMBOLS
-from placealg.models.alone import HANDS_ON
+from placealg.models.stage_parts import HANDS_ON
 from placealg.step.event import Reference
 from placealg.step.pipeline import FIRST, LAST, Pipeline, counted
 from placealg.step.place import FIRST_STAGE, LAST_STAGE, MIDDLE, PREDICTING, At, Place

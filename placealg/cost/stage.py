@@ -22,7 +22,7 @@ from placealg.cost.layer_map import run_by
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import PREDICTION
-from placealg.models.alone import HANDS_ON
+from placealg.models.stage_parts import HANDS_ON
 from placealg.polynomial import Polynomial
 from placealg.step.event import Event, Group, Reference
 from placealg.step.pipeline import (

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from placealg.arith import ONE, Monomial
 from placealg.cost.rings import RING, brought, summed
 from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, along, names_of
-from placealg.cost.unknown import unknown
+from placealg.cost.unsupported import unknown
 from placealg.frozen import FrozenMap
 from placealg.models.backward import GRAD, BackwardOp, backward, keepers, kept, sparse_gradients
 from placealg.models.graph import Graph, Op, Tensor
 from placealg.models.losses import LossRun, chunk_parts, run_of
 from placealg.placement import MEMORY_TIERS
 from placealg.step.event import ACROSS, Event, dim_of
+from placealg.step.gradient_targets import receivers
 from placealg.step.program import Reference, Step
-from placealg.step.receivers import receivers
 from placealg.step.recompute import members
 from placealg.step.saved_tensors import PER_DEVICE
 from placealg.step.verbs import MESSAGES

@@ -11,11 +11,11 @@ from functools import cached_property
 from placealg.cost.account import Account
 from placealg.cost.activations import Activations, Picture
 from placealg.cost.amounts import Amounts, Tally
-from placealg.cost.divides import Divides
+from placealg.cost.divisibility import Divides
 from placealg.cost.peak import Held, beyond, largest_held
 from placealg.cost.stage import StageStep, local
 from placealg.cost.storages import DEVICE
-from placealg.cost.unknown import unknown
+from placealg.cost.unsupported import unknown
 from placealg.step.program import Step
 
 STATES = {"parameters": ("weight",), "optimizer": ("master", "moments", "average"), "gradients": ("grad", "grad_sum")}

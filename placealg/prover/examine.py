@@ -16,7 +16,7 @@ from typing import Any
 import z3
 
 from placealg.frozen import FrozenMap
-from placealg.models.alone import predicting
+from placealg.models.stage_parts import predicting
 from placealg.progress import say
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.places import NoRule

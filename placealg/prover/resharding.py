@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from placealg.prover.blocks import Lemma
+from placealg.prover.interval_cover import Lemma
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Conclusion, Hypothesis, Report
 from placealg.step.reshard import Reshard
 

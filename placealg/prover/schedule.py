@@ -5,7 +5,7 @@ numbers of stages p and microbatches m that the times grow along every edge of t
 does to what it does next, from what an item waits for to the item), so that there is no cycle; that every item starts
 when one of its predecessors ends, so that no schedule of the same order is shorter; and when it ends. For the
 interleaved order, times that grow, though they are not the least ones, exclude a cycle for all sizes. How long stages
-wait is in `waiting.py`, of orders with any number of chunks in `turns.py`, of those in a V in `folded.py`.
+wait is in `waiting.py`, with chunks in turns in `interleaved.py`, of orders in a V in `v_schedule.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import z3
 
-from placealg.prover import folded, turns, waiting
+from placealg.prover import interleaved, v_schedule, waiting
 from placealg.prover.evidence.kept import is_open, kept
 from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
@@ -91,22 +91,23 @@ def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
     if order in TIMES:
         return (*start_times(order), *_waiting(order), held(order))
     waits = (_asked(order, statement, *found) for statement, found in zip(
-        waiting.described(order), (turns.attained(order), turns.needed(order)), strict=True))
+        waiting.described(order), (interleaved.attained(order), interleaved.needed(order)), strict=True))
     if order == "interleaved":
         return numbered(order), *waits, held(order)
-    return _asked(order, NO_CYCLE, *turns.grows(order)), *waits, held(order), held(order, until="weights")
+    return _asked(order, NO_CYCLE, *interleaved.grows(order)), *waits, held(order), held(order, until="weights")
 
 
 def _of_a_v(order: str) -> Iterator[Fact]:
     """The facts about an order of a folded pipeline."""
-    yield _asked(order, NO_CYCLE, *folded.grows(order))
-    yield _asked(order, IN_TURN, *folded.in_turn(order))
-    for statement, found in zip(folded.described(order), (folded.attained(order), folded.needed(order)), strict=True):
+    yield _asked(order, NO_CYCLE, *v_schedule.grows(order))
+    yield _asked(order, IN_TURN, *v_schedule.in_turn(order))
+    waits = v_schedule.attained(order), v_schedule.needed(order)
+    for statement, found in zip(v_schedule.described(order), waits, strict=True):
         yield _asked(order, statement, *found)
     most = f"at most {HELD[order]} forwards of a chunk of stage i have no backward"
-    yield _asked(order, f"{most}, and once so many", *folded.holds(order))
+    yield _asked(order, f"{most}, and once so many", *v_schedule.holds(order))
     yield _asked(order, f"{most} for the weights, and once so many, where m >= {LEAST[order]}",
-                 *folded.holds(order, apart=True))
+                 *v_schedule.holds(order, apart=True))
 
 
 def _waiting(order: str) -> Iterator[Fact]:
@@ -124,9 +125,9 @@ def acyclic(pipeline: Pipeline) -> Fact:
 @kept(is_open, 8)
 def _acyclic(order: str) -> Fact:
     if order in LATER:
-        return _asked(order, NO_CYCLE, *(turns if order in TURNS else waiting).grows(order))
+        return _asked(order, NO_CYCLE, *(interleaved if order in TURNS else waiting).grows(order))
     if order in FOLDED:
-        return _asked(order, NO_CYCLE, *folded.grows(order))
+        return _asked(order, NO_CYCLE, *v_schedule.grows(order))
     return start_times(order)[0] if order in TIMES else numbered(order)
 
 

@@ -21,8 +21,8 @@ from placealg.render.svg import (
     written,
 )
 from placealg.render.values import readable
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.program import LOOPED, Event, EventLoop, Step
-from placealg.step.receivers import WEIGHTS
 
 LINE, LANE, GAP, MARGIN, HEAD = 17, 396, 18, 20, 92
 """Heights of a row and of the head, widths of a lane, between lanes and around the drawing, in pixels."""

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.apart import apart
+from placealg.models.split_layers import apart
 from placealg.simulator import device
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine, Table

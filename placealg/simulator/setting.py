@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
-from placealg.models.alone import original
-from placealg.models.apart import apart
 from placealg.models.graph import DEPTH, Graph, unit_of
+from placealg.models.split_layers import apart
+from placealg.models.stage_parts import original
 from placealg.step.pipeline import Pipeline
 from placealg.step.program import Reference
 

@@ -18,14 +18,14 @@ from math import prod
 from placealg.arith import ONE, Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.alone import original
-from placealg.models.apart import DONE, apart
 from placealg.models.graph import DEPTH
 from placealg.models.model import Model, Parameter
+from placealg.models.split_layers import DONE, apart
+from placealg.models.stage_parts import original
 from placealg.placement import Levels, nested
 from placealg.step.pipeline import FIRST, LAST, Pipeline, part_of
 from placealg.step.program import Event, Group, Step
-from placealg.step.trained import trained
+from placealg.step.trainable import trained
 from placealg.step.where import LAST_RANK
 from placealg.strategy.spec import Strategy
 from placealg.strategy.vocabulary import LAYER

@@ -2,7 +2,7 @@
 
 A stage's waiting time is a sum of T_F, T_B and T_W whose coefficients are linear in p and in the stage's number i, and
 so is what each chunk of a stage holds at most. Three stages settle such a form, others are held against it, and
-`prover/waiting.py`, `prover/turns.py` and `prover/folded.py` prove it of the order for all p, m and v, or refute it.
+`prover/waiting.py`, `interleaved.py` and `v_schedule.py` prove it of the order for all p, m and v, or refute it.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ from math import gcd, prod
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
-from placealg.models.alone import predicting
 from placealg.models.graph import Op, unit_of
 from placealg.models.model import Model
+from placealg.models.stage_parts import predicting
 from placealg.placement import REGION, Mode
 from placealg.step.pipeline import FIRST, LAST, ONE_STAGE, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
-from placealg.step.trained import trained, trained_problems
-from placealg.step.whole import with_whole
+from placealg.step.trainable import trained, trained_problems
+from placealg.step.unsplit_groups import with_whole
 from placealg.strategy.kinds import Path
 from placealg.strategy.spec import GroupRule, Strategy, matches
 from placealg.strategy.streams import Stream

@@ -18,19 +18,19 @@ from placealg.models.graph import Graph
 from placealg.models.model import Model
 from placealg.models.names import parameters_of
 from placealg.step import rules
-from placealg.step.beside import of_terms, with_statistics
 from placealg.step.compatibility import check_fit, kept_ops, pipeline_of
 from placealg.step.event import MICROBATCH, Phase
+from placealg.step.extra_losses import of_terms, with_statistics
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
-from placealg.step.receivers import WEIGHTS
 from placealg.step.rules import Averaging, Living
 from placealg.step.saving import PARAMETERS, Saving
 from placealg.step.split import data_axes, place, split_dims, summed
-from placealg.step.trained import layers_chosen, trained
+from placealg.step.trainable import layers_chosen, trained
+from placealg.step.unsplit_groups import with_whole
 from placealg.step.verbs import LOSS_SCALE
-from placealg.step.whole import with_whole
 from placealg.strategy.options import DEFAULTS, TYPES
 from placealg.strategy.spec import Strategy
 from placealg.strategy.streams import Stream

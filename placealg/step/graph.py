@@ -8,7 +8,7 @@ from typing import Any
 from placealg.models.backward import GRAD
 from placealg.step.effects import Access
 from placealg.step.event import Event, Group, Reference
-from placealg.step.receivers import WEIGHTS
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.verbs import LOSS_SCALE
 from placealg.step.versions import Version
 

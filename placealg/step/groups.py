@@ -9,8 +9,8 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.apart import AWAY
 from placealg.models.model import Model, Parameter, Unit
+from placealg.models.split_layers import AWAY
 from placealg.placement import Mode, StatePlacement
 from placealg.step.program import Clause, Group
 from placealg.strategy.spec import GroupRule, Strategy

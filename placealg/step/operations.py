@@ -15,11 +15,11 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import GRAD, backward, differentiated, needs_gradient
 from placealg.models.graph import Loop, Op
 from placealg.placement import Kind
-from placealg.step.away import away
 from placealg.step.event import Event, Phase, Rule
-from placealg.step.moved import BLOCKWISE, RING, is_ring, row_events
-from placealg.step.receivers import WEIGHTS
+from placealg.step.gradient_targets import WEIGHTS
+from placealg.step.offload import away
 from placealg.step.recompute import forward, replayed_items
+from placealg.step.redistribution_events import BLOCKWISE, RING, is_ring, row_events
 from placealg.step.saved_tensors import saved_tensors
 from placealg.step.split import NONE, Layout, Move, Placed, PlacedOp, RedistributionRow
 from placealg.step.verbs import VerbName

@@ -16,9 +16,9 @@ from math import prod
 from placealg.arith import parse
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.alone import original
 from placealg.models.difference import first_difference
 from placealg.models.model import Model
+from placealg.models.stage_parts import original
 from placealg.step.checkpoint import (
     Checkpoint,
     Item,

@@ -13,9 +13,9 @@ from placealg.models.graph import Graph, unit_of
 from placealg.placement import REDISTRIBUTIONS
 from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
 from placealg.step.event_fields import default_event, holders, regions, values_of
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.pipeline import LATER
 from placealg.step.program import LOOPED, PADDING, Event, Reference
-from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import LOSS_SCALE, MESSAGES, VERBS
 
 Broken = Callable[[Event, Reference], bool]

@@ -13,7 +13,7 @@ from placealg.cli.bug_files import names as bugs
 from placealg.cli.examples import programs
 from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
-from placealg.cli.keys import FIELD_SAYS, GRAMMAR
+from placealg.cli.key_explanations import FIELD_SAYS, GRAMMAR
 from placealg.cost.certain import LEAST
 from placealg.cost.machines import machines
 from placealg.cost.times import HYPOTHESES as TIMES

@@ -13,7 +13,7 @@ from placealg.models.transformer import moe
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
-from placealg.step.trained import trained
+from placealg.step.trainable import trained
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import overlay
 

@@ -22,9 +22,9 @@ from placealg.models.model import Model
 from placealg.placement import MEMORY_TIERS
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.step import operations
-from placealg.step.away import away
 from placealg.step.derive import derive
 from placealg.step.edit import edit
+from placealg.step.offload import away
 from placealg.step.program import Step
 from placealg.step.text import read_program, write_program
 from placealg.strategy.expression import parse_strategy

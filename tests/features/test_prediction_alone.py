@@ -19,9 +19,9 @@ from placealg.cost.sizing import stages
 from placealg.cost.stage import on_stage
 from placealg.errors import InputError
 from placealg.importers.read import Options, read_words
-from placealg.models.alone import standing_alone
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
+from placealg.models.stage_parts import standing_alone
 from placealg.models.transformer import gpt
 from placealg.prover.examine import examine, hypotheses
 from placealg.prover.ops.findings import FailureKind

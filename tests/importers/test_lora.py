@@ -12,7 +12,7 @@ from placealg.errors import InputError
 from placealg.importers.read import read
 from placealg.importers.reading import Reading
 from placealg.models.config import resolve_model
-from placealg.step.trained import trained
+from placealg.step.trainable import trained
 
 LLAMAFACTORY = "model_name_or_path: {model}\nstage: sft\nfinetuning_type: lora\nbf16: true\n"
 AXOLOTL = "base_model: {model}\nadapter: lora\nmicro_batch_size: 1\nbf16: true\ndatasets:\n  - path: mine\n"

@@ -10,11 +10,11 @@ from typing import Any
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
-from placealg.models.alone import alone_problem, predicting
 from placealg.models.build import graph
 from placealg.models.graph import Graph
 from placealg.models.model import Model
 from placealg.models.router_losses import routers
+from placealg.models.stage_parts import alone_problem, predicting
 from placealg.models.transformer import DEEPSEEK, GPT, LATENT, LLAMA, Style, gpt, mlp, transformer
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED, Report
 from placealg.simulator import Setting, simulate

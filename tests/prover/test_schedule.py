@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 
 from placealg.arith import parse
-from placealg.prover import schedule, turns, waiting
+from placealg.prover import interleaved, schedule, waiting
 from placealg.prover.schedule import (
     TIMES,
     acyclic,
@@ -142,10 +142,10 @@ def test_where_weights_take_longer_than_forwards_chunks_in_turns_wait_longer() -
 def test_another_waiting_or_another_order_of_chunks_in_turns_is_refuted(
         table: dict[str, str], order: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table, order, wrong)
-    facts = [schedule._asked(order, "", *asked(order)) for asked in (turns.attained, turns.needed)]
+    facts = [schedule._asked(order, "", *asked(order)) for asked in (interleaved.attained, interleaved.needed)]
     assert any(fact.verdict == REFUTED for fact in facts)
 
 
 def test_lengths_outside_of_the_cone_of_chunks_in_turns_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(turns.FAST, "interleaved_zb", ((1, 1, 2),))  # type: ignore[attr-defined]
-    assert schedule._asked("", "", *turns.attained("interleaved_zb")).verdict == REFUTED
+    monkeypatch.setitem(interleaved.FAST, "interleaved_zb", ((1, 1, 2),))  # type: ignore[attr-defined]
+    assert schedule._asked("", "", *interleaved.attained("interleaved_zb")).verdict == REFUTED

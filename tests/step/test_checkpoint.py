@@ -15,7 +15,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
 from placealg.step.checkpoint import Checkpoint, Sizes, block, checkpoint
 from placealg.step.reshard import Reshard, check_alike, totals, width
-from placealg.step.trained import taught
+from placealg.step.trainable import taught
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file
 

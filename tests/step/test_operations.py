@@ -19,8 +19,8 @@ from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import Setting, simulate
 from placealg.step.derive import derive
 from placealg.step.edit import edit
-from placealg.step.moved import VERB_OF
 from placealg.step.program import Event, Step
+from placealg.step.redistribution_events import VERB_OF
 from placealg.step.text import read_program, write_program
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import parse_strategy_file

@@ -17,8 +17,8 @@ from placealg.prover.calculus.parameter_uses import concerns
 from placealg.prover.calculus.places import NoRule, leave
 from placealg.prover.calculus.versions import UNHELD
 from placealg.step.event import READERS, takes_part
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Step
-from placealg.step.receivers import WEIGHTS
 from placealg.step.verbs import CARRIED
 
 OUTSIDE = Iteration("", False)

@@ -19,9 +19,9 @@ from placealg.prover.ops.findings import SEED, GradientPart, seed_of, started_by
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import substituted
 from placealg.prover.ops.stages import ends, held_on, tied
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.pipeline import part_of
 from placealg.step.program import Event, Group, Reference
-from placealg.step.receivers import WEIGHTS
 from placealg.strategy.vocabulary import LAYER
 
 

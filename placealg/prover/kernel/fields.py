@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from placealg.step.event import Event
-from placealg.step.receivers import WEIGHTS
+from placealg.step.gradient_targets import WEIGHTS
 
 
 class Outside(Exception):

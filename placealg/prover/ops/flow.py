@@ -24,8 +24,8 @@ from placealg.prover.ops.stages import AMISS, Stages
 from placealg.prover.ops.tensors import Instance, Tensors, on_some
 from placealg.prover.ops.units import counted, follow_units
 from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
+from placealg.step.gradient_targets import WEIGHTS, receivers
 from placealg.step.program import EventLoop, Node, Reference, Step
-from placealg.step.receivers import WEIGHTS, receivers
 from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version
 

@@ -23,9 +23,9 @@ from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.redistributions import uncovered
 from placealg.prover.ops.stages import before_its_uses, in_several_chunks, out_of_turn, tied
 from placealg.step.event import LOOPED, POSITIONS, Event
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.pipeline import part_of
 from placealg.step.program import Group, Step
-from placealg.step.receivers import WEIGHTS
 
 WHOLE = Group("", "", (), (), ())
 """The group of obligations on ops, which concern the whole step and no parameter group."""

@@ -18,8 +18,8 @@ from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.stages import Stages, at_the_ends, tied
 from placealg.prover.ops.tensors import Tensors, on_some
 from placealg.step.event import Event
+from placealg.step.gradient_targets import WEIGHTS, receivers
 from placealg.step.program import Reference
-from placealg.step.receivers import WEIGHTS, receivers
 
 
 class Operators:

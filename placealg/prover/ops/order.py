@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from placealg.models.backward import differentiated, kept, transposed
 from placealg.models.graph import Graph
 from placealg.step.event import ACROSS, Event
-from placealg.step.receivers import WEIGHTS
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.verbs import MESSAGES
 from placealg.step.versions import Version
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from placealg.frozen import FrozenMap
 from placealg.mesh import ALONE, ENDS, PREDICTION, Axis, Mesh
-from placealg.models.alone import HANDS_ON
 from placealg.models.graph import Graph, Loop, unit_of
+from placealg.models.stage_parts import HANDS_ON
 from placealg.prover.calculus.contribution import equality, merged
 from placealg.prover.calculus.positions import Pairs, Position, neighbour, stage
 from placealg.prover.ops import paths

@@ -10,9 +10,9 @@ import pytest
 import z3
 
 from placealg.arith import parse
-from placealg.prover import folded, schedule
-from placealg.prover.folded import B0, B1, EQUAL, F0, F1, FAST, PAUSES, W0, W1, Asked, Folded, Pause
+from placealg.prover import schedule, v_schedule
 from placealg.prover.schedule import acyclic, schedule_facts
+from placealg.prover.v_schedule import B0, B1, EQUAL, F0, F1, FAST, PAUSES, W0, W1, Asked, Folded, Pause
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.step import folded as orders
 from placealg.step.folded import FOLDED, LEAST, Entry, Run
@@ -122,8 +122,9 @@ def test_another_order_is_refuted(order: str, at: int, times: str | None, items:
                                   monkeypatch: pytest.MonkeyPatch) -> None:
     """Another number of forwards ahead, items in another order, one left out: some fact fails."""
     runs = {**FOLDED, order: changed(order, at, times, items)}
-    monkeypatch.setattr(folded, "FOLDED", runs)
-    assert any(refuted(asked(order)) for asked in (folded.grows, folded.attained, folded.needed, folded.holds))
+    monkeypatch.setattr(v_schedule, "FOLDED", runs)
+    assert any(refuted(asked(order)) for asked in (
+        v_schedule.grows, v_schedule.attained, v_schedule.needed, v_schedule.holds))
 
 
 @pytest.mark.some(4)
@@ -132,11 +133,11 @@ def test_another_order_is_refuted(order: str, at: int, times: str | None, items:
     ("zb_v", 6, Pause("B - W")),
     ("dualpipe_v", 4, Pause("F")), ("dualpipe_v", 4, Pause("B", 2)), ("dualpipe_v", 8, Pause())])
 def test_other_pauses_are_refuted(order: str, at: int, pause: Pause, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folded, "PAUSES", {**PAUSES, order: {**PAUSES[order], at: pause}})
+    monkeypatch.setattr(v_schedule, "PAUSES", {**PAUSES, order: {**PAUSES[order], at: pause}})
     if (order, at, pause) == ("dualpipe_v", 4, Pause("F")):
-        assert not refuted(folded.attained(order)), "a rank may as well wait before the forward as behind the backward"
+        assert not refuted(v_schedule.attained(order)), "it may as well wait before the forward as behind the backward"
     else:
-        assert refuted(folded.attained(order))
+        assert refuted(v_schedule.attained(order))
 
 
 @pytest.mark.parametrize(("order", "wrong"), [
@@ -144,7 +145,7 @@ def test_other_pauses_are_refuted(order: str, at: int, pause: Pause, monkeypatch
     ("dualpipe_v", "(p - 1 - i)*(T_F + T_B - T_W)"), ("dualpipe_v", "(p - 1 - i)*(T_F + T_B - 2*T_W)/2")])
 def test_another_waiting_is_refuted(order: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WAITING, order, wrong)
-    assert refuted(folded.attained(order)) and refuted(folded.needed(order))
+    assert refuted(v_schedule.attained(order)) and refuted(v_schedule.needed(order))
 
 
 @pytest.mark.some(4)
@@ -152,21 +153,21 @@ def test_another_waiting_is_refuted(order: str, wrong: str, monkeypatch: pytest.
                                              ("dualpipe_v", (1, 1, 2)), ("dualpipe_v", (2, 1, 0))])
 def test_lengths_outside_of_the_cone_are_refuted(order: str, edge: tuple[int, int, int],
                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folded, "FAST", {**FAST, order: (edge,)})
-    assert refuted(folded.attained(order))
+    monkeypatch.setattr(v_schedule, "FAST", {**FAST, order: (edge,)})
+    assert refuted(v_schedule.attained(order))
 
 
 @pytest.mark.parametrize(("order", "claim"), [
     ("zb_v", "Min(m, 2*p - 2 - i) + Min(m, i + 1)"), ("zb_v", "Min(m, 2*p - i) + Min(m, i + 1)"),
     ("zb_v", "2*p"), ("dualpipe_v", "Min(m, 2*p - i) + Min(m, i)"), ("dualpipe_v", "2*p + 1")])
 def test_another_number_in_flight_is_refuted(order: str, claim: str) -> None:
-    assert refuted(folded.holds(order, claim))
+    assert refuted(v_schedule.holds(order, claim))
 
 
 @pytest.mark.parametrize("order", FOLDED)
 def test_fewer_microbatches_than_fill_it_are_needed_for_the_times(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folded, "LEAST", {**LEAST, order: "2*p - 3"})
-    assert refuted(folded.grows(order)) or refuted(folded.attained(order))
+    monkeypatch.setattr(v_schedule, "LEAST", {**LEAST, order: "2*p - 3"})
+    assert refuted(v_schedule.grows(order)) or refuted(v_schedule.attained(order))
 
 
 def test_the_edges_span_the_condition() -> None:

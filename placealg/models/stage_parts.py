@@ -19,9 +19,9 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import ALONE, PREDICTION, STAGE_ENDS
-from placealg.models.apart import DONE
 from placealg.models.graph import DEPTH, ONCE, Graph, Loop, Op, unit_of
 from placealg.models.model import Model
+from placealg.models.split_layers import DONE
 
 ENTRY, EXIT = "entry", "exit"
 """The units that hand on what the embedding made, and what the last layer did."""

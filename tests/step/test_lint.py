@@ -26,8 +26,8 @@ from placealg.simulator.setting import fewest_layers
 from placealg.simulator.store import Store
 from placealg.step.edit import edit
 from placealg.step.event import LOOPED, Event
+from placealg.step.lint import unread
 from placealg.step.program import Step
-from placealg.step.unread import unread
 
 PROGRAMS = (("dp*tp", "gpt"), ("zero1*tp_sp", "gpt"), ("zero3", "mlp"), ("dp*cp_ring", "gpt"), ("zero1*pp", "mlp"),
             ("dp*offload_activations", "gpt"), ("dp*recompute_full", "gpt"))

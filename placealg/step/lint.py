@@ -13,9 +13,9 @@ from placealg.models.backward import GRAD, keepers, transposed
 from placealg.models.graph import Graph, unit_of
 from placealg.step.effects import Access
 from placealg.step.event import GLOBAL_VALUES, MICROBATCH, PARTIALS, STEP_PHASES, Event, Reference, takes_part
+from placealg.step.gradient_targets import receivers
 from placealg.step.graph import Storage, reads, writes
 from placealg.step.program import Node, Step
-from placealg.step.receivers import receivers
 from placealg.step.versions import Version, origins
 
 LASTING = ("weight", "master", "moments", "average", "step", "rng", "loss_scale")

@@ -16,7 +16,7 @@ from placealg.models.backward import differentiated, keepers, kept, transposed
 from placealg.models.graph import Graph, Op, unit_of
 from placealg.placement import MEMORY_TIERS
 from placealg.step.event import Event, Rule
-from placealg.step.receivers import WEIGHTS
+from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.versions import Version
 
 _AWAY = "O: what backward reads rests on the {tier} between forward and backward"

@@ -9,7 +9,7 @@ import sympy
 
 from placealg.cost.costs import Costs
 from placealg.cost.formula import Formula
-from placealg.cost.parts import made_of, parts_of
+from placealg.cost.pickled_expr import made_of, parts_of
 from placealg.models.config import resolve_model
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy

@@ -6,7 +6,7 @@ from typing import Any
 
 import z3
 
-from placealg.prover.blocks import blocks, lemmas, stages
+from placealg.prover.interval_cover import blocks, lemmas, stages
 from placealg.prover.verdict import PROVED, REFUTED
 
 

@@ -7,13 +7,13 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.loss_terms import TERMS
 from placealg.models.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
-from placealg.models.alone import alone_problem, standing_alone
-from placealg.models.apart import AGAIN, AWAY, layers_apart, layers_problem
 from placealg.models.backward import terms
 from placealg.models.fp8_scales import with_fp8_scales
 from placealg.models.model import Model
 from placealg.models.router_bias import with_router_bias
 from placealg.models.router_losses import routers, with_router_losses
+from placealg.models.split_layers import AGAIN, AWAY, layers_apart, layers_problem
+from placealg.models.stage_parts import alone_problem, standing_alone
 from placealg.strategy.spec import Strategy, matches
 from placealg.strategy.validation import Problem
 

@@ -17,7 +17,7 @@ import z3
 
 from placealg.arith import parse
 from placealg.prover.evidence.logic import and_, or_
-from placealg.prover.folded import Asked, Lengths
+from placealg.prover.v_schedule import Asked, Lengths
 from placealg.prover.waiting import least, term
 from placealg.step.pipeline import AHEAD, LATER, Pipeline, phases, place
 from placealg.step.waits import WAITING

@@ -127,7 +127,7 @@ def _returned(here: Events, there: Events, more: list[str], gone: list[str]) -> 
 
 
 def _moved(here: Events, there: Events, mine: str, wanted: str, leaving: Collection[str], later: bool = False) -> Table:
-    """One event of `leaving` where the wanted one stands, as that one."""
+    """An edit that moves and changes one surplus event into a missing one."""
     fields = _changes(here[mine], there[wanted])
     if there[wanted].phase not in LOOPED:
         fields.pop("at", None)

@@ -49,7 +49,7 @@ class Likeness:
 
 
 def likeness(obligation: str, strategy: Strategy, step: Step, base: Step) -> Likeness:
-    """A program that fails `obligation`, by what distinguishes it from the one that its strategy derives."""
+    """The fingerprint of a refuted program: its edits relative to the derived one."""
     events = list(_differences(step, base))
     marks = {_mark(how, e, old, step.reference) for how, e, old in events} | set(_declared(strategy, step.reference))
     placement = {(_kind(axis, step.reference), state, strategy.mode_text(state, axis))

@@ -150,7 +150,7 @@ def _made_ahead(asked_of: tuple[str, bool, Question, Path, float, Programs]) -> 
 
 
 def _by_states(outline: Programs, question: Question, cache: Cache, best: float) -> Pruned | str:
-    """The bound of a strategy by its states, or why it is refused; no more stages than show that it is above the best.
+    """A lower bound from states alone; it stops at the first stage whose bound exceeds the incumbent.
 
     A step takes as long as any of its stages. The kind of stage that most layouts have is the first.
     """

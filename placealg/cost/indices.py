@@ -170,7 +170,7 @@ def largest(body: Any, index: Any, count: Any) -> Any:
 
 
 def least(*numbers: Any) -> Any:
-    """The least of some numbers, of which SymPy is not asked which one it is: that takes it long."""
+    """An unevaluated Min: evaluating it is slow."""
     return sympy.Min(*numbers, evaluate=False)
 
 

@@ -54,7 +54,7 @@ def _memory(walk: Walk) -> dict[str, Figure]:
 
 
 def _held(walk: Walk, best: Iterable[Held], tier: str, rest: Tally) -> tuple[Polynomial, ...]:
-    """The most that a tier holds: what waits there in all microbatches, and what is held of one beyond that."""
+    """The peak of a tier: what all microbatches in flight keep, plus the working set of the current one."""
     amounts, kept, tensors = walk.amounts, walk.tensors.waited_sum(tier), walk.tensors.between(tier)
     below = bytes_of(amounts, rest) + kept
     return tuple(dict.fromkeys(below + bytes_of(amounts, beyond(held, rest))

@@ -256,7 +256,7 @@ def _primus_file(named: str, file: str, options: Options, folder: str) -> str | 
 
 
 def _extended(path: str, gathered: Gathered, options: Options, files: list[str]) -> None:
-    """Put in what a file of Primus says, over what those say that it extends."""
+    """Merge a Primus file over its bases, recursively."""
     if path in files or len(files) > MOST_FILES:
         raise refusal("extends itself" if path in files else f"is made of more than {MOST_FILES} files", path)
     files.append(path)

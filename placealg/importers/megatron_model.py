@@ -34,7 +34,7 @@ NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num
 
 
 def read_model(draft: Draft, said: Said, tp: int) -> None:
-    """The model that the flags describe; the reading's model where one is read, else what keeps it from that."""
+    """Set draft.model from the flags, or record why they name no supported model."""
     named = str(said.raw("model") or "")
     if named and (name := shipped_name("huggingface", named)):
         draft.model = name

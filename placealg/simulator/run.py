@@ -52,7 +52,7 @@ class Difference:
 
     @property
     def where(self) -> str:
-        """The event, with the word that it is a deadlock where it is one."""
+        """The event's name, prefixed "deadlock at" if it is one."""
         return f"deadlock at {self.event}" if self.deadlock else self.event
 
     def __str__(self) -> str:

@@ -331,7 +331,7 @@ def _together(sizes: Iterable[Monomial]) -> list[set[str]]:
 
 
 def _ordered(names: Iterable[str], sizes: Iterable[Monomial]) -> list[str]:
-    """The symbols, every one after those by which a size that it stands in is divided, as far as that goes."""
+    """The symbols in dependency order: divisors first."""
     waiting = sorted(names)
     powers = [dict(size.powers) for size in sizes]
     found: list[str] = []

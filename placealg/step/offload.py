@@ -73,7 +73,7 @@ def away(graph: Graph, forward: Sequence[Event], backward: Sequence[Event], regi
 
 
 def _take(graph: Graph, found: Away, needs: dict[Version, _Need], root: Version, tier: str) -> None:
-    """Add what takes one storage away, and what brings it back."""
+    """Insert the offload and fetch events of one storage."""
     goes = next(iter(needs)) if len(needs) == 1 else root
     last, first = max(n.last for n in needs.values()), min(n.first for n in needs.values())
     unit, phase = unit_of(goes.tensor), found.back[first].phase

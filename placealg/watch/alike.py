@@ -42,7 +42,7 @@ def counts(step: Step, seen: Seen) -> Iterator[Difference]:
 
 
 def afterwards(seen: Seen) -> Iterator[Difference]:
-    """Numbers that multiply what was reduced, which are others on other ranks: what these gave counts otherwise."""
+    """Scale factors applied after a reduction must be equal on all ranks of the group."""
     first: dict[str, tuple[int, list[_Numbers]]] = {}
     for rank in seen.ranks:
         for chain in rank.chains:

@@ -74,7 +74,7 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: float) -> None:
-    """Until all ranks have ended; of those that failed one that raised is told, not one whom that made abort."""
+    """Wait for all ranks; report the first that raised, not those that its failure aborted."""
     deadline, aborted = time.monotonic() + limit, False
     while True:
         codes = [p.poll() for p in processes]

@@ -97,7 +97,7 @@ def excluded(position: Position) -> Position | None:
 
 
 def example(number: int) -> Position:
-    """Some rank that proves that one exists: the `number`-th that is looked for."""
+    """A fresh Skolem constant: the `number`-th witness rank."""
     return Position(f"some{number}")
 
 

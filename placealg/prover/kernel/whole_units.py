@@ -176,7 +176,7 @@ def _ended(graph: Graph, event: Event) -> set[str]:
 
 
 def _taken_behind(step: Step) -> Iterator[Event]:
-    """The events, those that take statistics between a unit's ops behind these."""
+    """The events, with the statistics moved behind the unit's ops."""
     waiting: list[Event] = []
     unit, made, gone = "", set[str](), set[str]()
     for event in step.events:

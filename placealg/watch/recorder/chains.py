@@ -347,7 +347,7 @@ def live_messages(recorder: Recorder, regions: Sequence[Region]) -> set[int]:
 
 
 def forget(recorder: Recorder, gone: set[int]) -> None:
-    """Take some messages for ones of an earlier step: what came through them was there before."""
+    """Drop messages of earlier steps; nodes that read them become external inputs."""
     kept = [m for m in recorder.messages if m.index not in gone]
     at = {m.index: k for k, m in enumerate(kept)}
     recorder.messages = [replace(m, index=k) for k, m in enumerate(kept)]

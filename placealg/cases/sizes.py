@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fractions import Fraction
 from math import prod
@@ -64,11 +65,16 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
         if name not in used:
             unused = f"{strategy.name} on {model.name} has no '{name}' ({SYMBOLS[name].meaning})" if name in SYMBOLS \
                 else f"unknown symbol or axis '{name}'"
-            near = with_axis(strategy.name, name) or meant_size(name, used)
-            raise InputError(unused, where=where, name=name, valid=used, near=near)
+            parts = [axis for axis in mesh.names if axis.startswith(f"{name}_")]
+            near = "" if parts else with_axis(strategy.name, name) or meant_size(name, used)
+            unused += f": its axes are {' and '.join(parts)}" if parts else ""
+            raise InputError(unused, where=where, name=name, valid=() if parts else used, near=near)
         try:
             value = parse(text, ()).evaluate({})
         except InputError as error:
+            if short := re.fullmatch(r"([0-9]+)([kKmMgG])", text):
+                whole = int(short[1]) * 1024 ** (1 + "kmg".index(short[2].lower()))
+                raise InputError(f"'{text}' is not arithmetic; did you mean '{name}={whole}'?", where=where) from None
             raise error.at(where) from None
         rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
         least = 0 if name in map(counted, STAGED) else 1

@@ -26,6 +26,12 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "frozen embedding": ("frozen",), "hierarchical": ("hsdp",), "hierarchical sharding": ("hsdp",),
     "unequal counts": ("equal_counts", "token_mean"), "padding": ("equal_counts", "pad"),
     "packing": ("equal_counts",), "packed sequences": ("equal_counts",), "token mean": ("token_mean",),
+    "oom": ("peak", "transient"), "out of memory": ("peak", "transient"), "mfu": ("efficiency", "peak_flops"),
+    "model flops utilization": ("efficiency", "peak_flops"), "gqa": ("kv",), "grouped query attention": ("kv",),
+    "fp8": ("fp8_scales", "fp8_history", "act_linear"), "flash attention": ("flash",),
+    "num items in batch": ("count", "token_mean"), "gradient accumulation steps": ("m", "accumulate"),
+    "zero 1": ("zero1",), "zero 2": ("zero2",), "zero 3": ("zero3",),
+    "zero stage 1": ("zero1",), "zero stage 2": ("zero2",), "zero stage 3": ("zero3",),
     "counterexample": ("gradient",), "gradient clipping": ("clip",),
     "precision": ("w", "wire_w", "g", "o"), "mixed precision": ("w", "wire_w", "g", "o"), "bf16": ("w", "wire_w", "o"),
 }

@@ -41,6 +41,7 @@ from placealg.strategy.catalogue import catalogue
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.options import DEFAULTS, TABLES, keys_of
 from placealg.strategy.precision import precisions
+from placealg.strategy.sharing import GROUPS
 from placealg.strategy.vocabulary import LOSSES, OPTIMIZERS
 
 NO_PROGRAM = "no program of the catalogue has it"
@@ -94,6 +95,11 @@ def explanations(wanted: str = "") -> Iterator[Explained]:
         yield Explained(name, "hypothesis", (f"{says[0].upper()}{says[1:]}.", *HELD_LESS[name]), *ASSUMED[name],
                         "placealg/cost/certain.py, LEAST")
     yield from times_and_machines()
+    yield from _groups()
+    yield Explained("flash", "option of a model", (
+        "--flash runs attention as one op, which keeps its operands, its result and a statistic of each row.",
+        "--no-flash writes the scores out and keeps them, a·s² elements of each sequence and layer.",
+        "Where nothing is said, a model has what its family runs."))
 
 
 def explain(name: str) -> list[Explained]:
@@ -191,6 +197,20 @@ def _strategies(wanted: str) -> Iterator[Explained]:
             example = f"placealg prove {entry.name if entry.axes else f'zero3*{entry.name}'}"
             yield Explained(name, "strategy", (first, second, _moves(entry.name)),
                             _figures(entry.name, bool(entry.axes)), example, entry.source)
+
+
+def _groups() -> Iterator[Explained]:
+    """What frameworks call the groups of ranks over which states are sharded."""
+    found: dict[str, list[str]] = {}
+    for group in GROUPS:
+        for name in group.names:
+            framework, _, own = name.partition(": ")
+            found.setdefault(own, []).append(f"{framework}, parameters: {group.kind}, over "
+                                             f"{' x '.join(group.axes)}")
+    for own, told in found.items():
+        yield Explained(own.partition(",")[0], "group of ranks", (
+            f"{own} is a group over which states are sharded and gradients are reduced.",
+            f"{'; '.join(told)}."), "", "placealg show 'zero3*cp'", "placealg/strategy/sharing.py, GROUPS")
 
 
 def _moves(name: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from placealg.cases.sizes import with_axis
 from placealg.errors import InputError
@@ -41,6 +43,47 @@ def split_sizes(words: Iterable[str]) -> list[str]:
             option = ""
             found.append(word)
     return [*found, option] if option and not taken else found
+
+
+def is_model(word: str) -> bool:
+    """Whether a word is the name of a model, or the file of one, and no strategy.
+
+    >>> is_model("llama-3-8b"), is_model("runs/config.json"), is_model("zero3")
+    (True, True, False)
+    """
+    from placealg.models.config import SYMBOLIC, shipped
+
+    if Path(word).name != "config.json":
+        return word in SYMBOLIC or word in shipped()
+    try:
+        said = json.loads(Path(word).read_bytes())
+    except (OSError, ValueError):
+        return not Path(word).exists()
+    return isinstance(said, dict) and not {"model_type", "architectures"}.isdisjoint(said)
+
+
+def check_models(chosen: argparse.Namespace, words: Sequence[str]) -> None:
+    """Raise InputError where one of the words that stand for strategies is a model, with how it is said."""
+    model = next((word for word in words if is_model(word)), "")
+    if model and hasattr(chosen, "model"):
+        others = [word for word in words if word != model] or ["zero3"]
+        raise InputError(f"'{model}' is a model, and no strategy; did you mean '{' '.join(others)} --model {model}'?",
+                         where=chosen.command)
+
+
+def with_minus(words: Iterable[str]) -> list[str]:
+    """The words, a number below 0 as the value of the option before it, which then says what is wrong with it.
+
+    >>> with_minus(["fit", "--device-memory", "-80GB", "--devices=8"])
+    ['fit', '--device-memory=-80GB', '--devices=8']
+    """
+    found: list[str] = []
+    for word in words:
+        if re.match(r"-[0-9.]", word) and found and re.fullmatch(r"--[a-z][a-z-]*", found[-1]):
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from placealg.cli.meant import SIZE, meant, split_sizes
+from placealg.cli.meant import SIZE, check_models, meant, split_sizes, with_minus
 from placealg.cli.search_words import add_fit, add_search
 from placealg.cli.torch_words import check_torch_words, conform_words, watch_words
 from placealg.errors import InputError
@@ -83,7 +83,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line; a usage error is an InputError."""
     parser, commands = _parser()
     words, argv = _command_line(words)
-    split = split_sizes(_model_alone(words))
+    split = split_sizes(with_minus(_model_alone(words)))
     for word in split:
         option, equals, value = word.partition("=")
         if equals and value == "--" and option.startswith("--"):
@@ -96,6 +96,7 @@ def parse_arguments(words: Sequence[str]) -> argparse.Namespace:
     for word in _read_as_strategy(chosen):
         if SIZE.match(word) and not Path(word).exists():
             raise InputError(f"'{word}' is a size, and no strategy; did you mean '--set {word}'?", where=chosen.command)
+    check_models(chosen, [*_read_as_strategy(chosen), *(word for word in rest[:1] if not word.startswith("-"))])
     if chosen.command == "watch" and not chosen.strategy and rest and not rest[0].startswith("-"):
         chosen.strategy, *rest = rest  # argparse takes an optional word only where it stands before the options
     if rest:

@@ -177,6 +177,15 @@ class Graph:
     def __hash__(self) -> int:
         return self._hash  # graphs are keys of caches, and have a hundred ops
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Graph) or self._hash != other._hash:
+            return NotImplemented if not isinstance(other, Graph) else False
+        names = ("tensors", "ops", "loops", "beside")
+        equal = all(getattr(self, name) == getattr(other, name) for name in names)
+        for name in names if equal else ():  # the next comparison of the two finds what is identical, at once
+            object.__setattr__(self, name, getattr(other, name))
+        return equal
+
     def __reduce__(self) -> tuple[Any, ...]:
         """It is made again where it is unpickled: another process hashes text in another way."""
         return type(self), (self.tensors, self.ops, self.loops, self.beside)

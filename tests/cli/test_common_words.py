@@ -26,8 +26,10 @@ def test_what_is_a_verb_in_lower_case_is_a_family_as_it_is_written(placealg: Run
     assert placealg("explain", "zero").out.startswith("zero  verb")
 
 
-@pytest.mark.parametrize("word", ["FSDP2", "tensor-parallelism", "gradient_accumulation", "keys", "global batch",
-                                  "LoRA", "unequal counts", "hierarchical", "micro-batch", "batch"])
+@pytest.mark.parametrize("word", [
+    "FSDP2", "tensor-parallelism", "gradient_accumulation", "keys", "global batch", "LoRA", "unequal counts",
+    "hierarchical", "micro-batch", "batch", "ZeRO-3", "OOM", "MFU", "GQA", "fp8", "flash attention",
+    "num_items_in_batch", "gradient_accumulation_steps", "dp_shard_cp"])
 def test_a_common_word_is_explained(word: str, placealg: Run) -> None:
     got = placealg("explain", word)
     assert (got.code, got.err) == (0, "")

@@ -122,6 +122,7 @@ _KINDS: Mapping[str, Callable[[], Schema]] = {
     "chunks": lambda: _or_symbol("v"),
     "layers_chosen": lambda: {"anyOf": [{"type": "object", "additionalProperties": False, "required": [how],
                                          "properties": {how: _whole(1)}} for how in ("first", "every")]},
+    "rows": lambda: {**_STRINGS, "items": dict(_TEXT)},
     "layers": lambda: {"type": "array", "items": _whole(0)},
     "lifetimes": lambda: _by_name({"enum": list(LIFETIMES)}),
     "gathers": lambda: _by_name({"enum": list(GATHERS)}),

@@ -222,6 +222,13 @@ def _layers(label: str, _key: Key, value: Any, *_: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _rows(label: str, _key: Key, value: Any, *_: Any) -> tuple[str, ...]:
+    rows = _strings(label, value)
+    if not rows or not all(row.strip() and row.isprintable() for row in rows):
+        raise InputError(f"{label} is {shown(value)[:80]}: expected a list of rows of actions, one for each rank")
+    return rows
+
+
 def _layers_chosen(label: str, _key: Key, value: Any, *_: Any) -> FrozenMap[str, int]:
     if not isinstance(value, Mapping):
         raise InputError(f"{label} is {shown(value)}: expected a table, such as {{ first = 12 }} or {{ every = 2 }}")
@@ -283,7 +290,8 @@ def _streams(label: str, _key: Key, value: Any, axes: tuple[str, ...], *_: Any) 
 _READERS: Mapping[str, Callable[..., Any]] = {
     "text": _text, "choice": _choice, "choices": _choices, "size": _size, "dims": _dims, "modes": _modes,
     "activations": _modes, "group_optimizer": _group_optimizer, "types": _types, "bytes": _bytes,
-    "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers, "layers_chosen": _layers_chosen,
+    "microbatches": _counted, "chunks": _counted, "whole": _whole, "layers": _layers, "rows": _rows,
+    "layers_chosen": _layers_chosen,
     "flag": _flag, "patterns": _patterns, "count": _count, "share": _share, "names": _names, "rank": _rank,
     "lifetimes": _by_axis, "gathers": _by_axis, "reductions": _by_axis, "wires": _wires,
     "count_axes": _count_axes, "streams": _streams,

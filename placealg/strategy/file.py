@@ -24,6 +24,7 @@ TOP: Mapping[str, Key] = {
     "name": Key("text"),
     "source": Key("text"),
     "model": Key("text"),
+    "runs": Key("runs"),
     "left_out": Key("texts"),
     "base": Key("text"),
     "expect": Key("expect"),
@@ -59,6 +60,9 @@ class Expect:
     cls: str = ""
 
 
+RUNS: Mapping[str, Key] = {"flash": Key("flag"), "dropout": Key("flag"), "loss": Key("text")}
+"""The keys of `runs`: how the model is run, as --flash, --dropout and --loss say, which go before."""
+
 COUNTS = ("equal", "unequal")
 """How many tokens the ranks hold in the runs that `masked` speaks of."""
 
@@ -84,7 +88,7 @@ class StrategyFile:
 
     `base` is the expression that the tables override, "" without one; `model` a model's name or path.
     `positions` gives each key of the raw tables its line: `positions.where("edit", 0, "drop")`. `left_out` says in
-    words what the run has that is described here and the strategy lacks.
+    words what the run has that is described here and the strategy lacks, `runs` how the model is run.
     """
 
     strategy: Strategy
@@ -99,6 +103,7 @@ class StrategyFile:
     positions: Positions
     masked: tuple[Masked, ...] = ()
     left_out: tuple[str, ...] = ()
+    runs: FrozenMap[str, Any] = FrozenMap()
 
     def place(self, path: KeyPath) -> str:
         """`FILE:LINE` of what says the key of a strategy's table: the key, or the base where the file is silent."""
@@ -196,7 +201,7 @@ def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
             raise InputError("masked says where a bug does not show, and the file expects no refuted verdict")
     return StrategyFile(strategy, expect, texts["source"], tuple(said.get("edit", ())), tuple(said.get("event", ())),
                         positions.file, said.get("loops", {}), texts["base"], texts["model"], positions, masked,
-                        tuple(said.get("left_out", ())))
+                        tuple(said.get("left_out", ())), FrozenMap(said.get("runs", {})))
 
 
 def _place(path: KeyPath, positions: Positions) -> str:
@@ -229,10 +234,23 @@ def _check_top(key: str, value: Any) -> None:
     if kind == "texts" and not (isinstance(value, list) and value and all(
             isinstance(v, str) and v.strip() and v.isprintable() for v in value)):
         raise InputError(f"{key} is {shown(value)}: expected a list of non-empty strings")
+    if kind == "runs":
+        _check_runs(value)
     if kind == "table" and not isinstance(value, dict):
         raise InputError(f"{key} is {shown(value)}: expected a table, [{key}]")
     if kind == "tables" and not (isinstance(value, list) and value and all(isinstance(v, dict) for v in value)):
         raise InputError(f"{key} is {shown(value)}: expected tables, each under [[{key}]]")
+
+
+def _check_runs(value: Any) -> None:
+    if not isinstance(value, dict):
+        raise InputError(f"runs is {shown(value)}: expected a table such as {{ flash = true, loss = \"chunked\" }}")
+    for name, one in value.items():
+        if name not in RUNS:
+            raise InputError(f"runs has no '{name}'", name=name, valid=RUNS)
+        if not isinstance(one, bool if RUNS[name].kind == "flag" else str):
+            expected = "true or false" if RUNS[name].kind == "flag" else "a word"
+            raise InputError(f"runs says {name} = {shown(one)}: expected {expected}")
 
 
 def _expect(value: Any, strategy: Strategy, positions: Positions) -> Expect | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from placealg.placement import MODES
-from placealg.strategy.file import COUNTS, EXPECT, TOP
+from placealg.strategy.file import COUNTS, EXPECT, RUNS, TOP
 from placealg.strategy.options import (
     GATHERS,
     LIFETIMES,
@@ -35,6 +35,7 @@ _MODE: Schema = {"enum": [*(row.mode for row in MODES), *(f"{row.mode}+O" for ro
 _STRINGS: Schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
 _FORMS: Mapping[str, str] = {"name": "what the strategy is called", "source": "where it comes from",
                              "model": "a shipped name, or the path of a config.json",
+                             "runs": "how the model is run: attention as one op, dropout, the cross entropy",
                              "left_out": "what the run has and the strategy lacks, which a verdict then does not cover",
                              "base": "the strategy that the tables change, an expression over the catalogue",
                              "expect": "the verdict that it must get", "masked": "where what is refuted does not show",
@@ -138,6 +139,9 @@ def _top(key: Key) -> Schema:
     """What a key beside the tables accepts."""
     if key.kind == "text":
         return dict(_TEXT)
+    if key.kind == "runs":
+        return {"type": "object", "properties": {name: {"type": "boolean"} if row.kind == "flag" else dict(_TEXT)
+                                                 for name, row in RUNS.items()}, "additionalProperties": False}
     if key.kind == "texts":
         return {"type": "array", "items": dict(_TEXT), "minItems": 1}
     if key.kind == "expect":

@@ -11,6 +11,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.importers.automodel import is_automodel
 from placealg.importers.document import MAX_BYTES, Document, json_document, toml_document
+from placealg.importers.llamafactory_v1 import is_v1
 from placealg.importers.megatron_files import is_bridge, is_flagscale, is_primus
 from placealg.importers.nemo import is_nemo
 from placealg.importers.tables import formats, table
@@ -38,6 +39,7 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "llamafactory": lambda data: "finetuning_type" in data or (
         "model_name_or_path" in data and data.get("stage") in ("sft", "pt", "dpo", "kto", "rm", "ppo")),
     "trl": is_trl,
+    "llamafactory_v1": is_v1,
     "axolotl": lambda data: "base_model" in data and bool({"datasets", "micro_batch_size", "pretraining_dataset"} & set(
         data)),
     "maxtext": _maxtext,
@@ -107,14 +109,15 @@ def is_python(text: str) -> bool:
 def _python(text: str, file: str, forced: str) -> str:
     """The format of a Python text."""
     marks = (("tp_plan", r"base_model_tp_plan\b[^\n=]*="), ("torchtitan_py", r"Trainer\.Config\b"),
-             ("dtensor", r"\bparallelize_module\b"))
+             ("titan_layouts", r"\.sharding_config = |\bset_\w+sharding\w*\("), ("dtensor", r"\bparallelize_module\b"))
     found = [name for name, mark in marks if re.search(mark, text)]
     if forced or len(found) == 1:
         return {"torchtitan": "torchtitan_py"}.get(forced, forced) or found[0]
     if len(found) > 1:
         raise InputError(f"may be {' or '.join(table(n).title for n in found)}: say which with --as {'|'.join(found)}",
                          where=file)
-    raise InputError("is Python of no format that is known here: tp_plan, torchtitan, dtensor are read", where=file)
+    raise InputError("is Python of no format that is known here: tp_plan, torchtitan, titan_layouts, dtensor are read",
+                     where=file)
 
 
 def is_shell(text: str) -> bool:
@@ -136,6 +139,10 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
 
     if is_python(text):
         return _python(text, file, forced), Document(file, {}, {}, text)
+    from placealg.importers.pipeline_csv import is_rows
+
+    if is_rows(text) or forced == "pipeline_csv":
+        return "pipeline_csv", Document(file, {}, {}, text)
     if is_log(text):
         return "megatron_log", Document(file, {}, {}, text)
     from placealg.importers.maxtext import is_maxtext

@@ -10,6 +10,7 @@ from typing import Any
 
 from placealg.importers.document import Document, written
 from placealg.importers.draft import Draft
+from placealg.importers.kernels import run_loss
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
@@ -21,6 +22,9 @@ OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "muon": "muon", "sgd": "sgd"}
 TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT8_FLAGS = ("float8.enable_float8_linear", "training.enable_float8_linear", "training.enable_fp8_linear")
 """What turned float8 on in 2024, before converters did."""
+CHUNKED = re.compile("Chunked(?:CELoss|LossWrapper|CrossEntropy)")
+"""Losses that make the logits of a few tokens at a time (components/loss.py)."""
+
 RAMP = "batch_size_scheduler.mode"
 FLOAT8_GATHERS = ("float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.enable_fsdp_float8_all_gather",
                   "quantize.dense.float8.enable_fsdp_float8_all_gather", "training.enable_fsdp_float8_all_gather")
@@ -29,7 +33,8 @@ FIELDS = {"replicate": "data_parallel_replicate_degree", "shard": "data_parallel
           "pipeline": "pipeline_parallel_degree", "expert": "expert_parallel_degree",
           "expert_tensor": "expert_tensor_parallel_degree", "reshard": "fsdp_reshard_after_forward",
           "sequence_parallel": "enable_sequence_parallel", "rotate": "context_parallel_rotate_method",
-          "schedule": "pipeline_parallel_schedule", "layers_per_stage": "pipeline_parallel_layers_per_stage",
+          "schedule": "pipeline_parallel_schedule", "actions": "pipeline_parallel_schedule_csv",
+          "layers_per_stage": "pipeline_parallel_layers_per_stage",
           "first_less": "pipeline_parallel_first_stage_less_layers",
           "last_less": "pipeline_parallel_last_stage_less_layers"}
 
@@ -130,7 +135,7 @@ def _degrees(draft: Draft, keys: dict[str, str]) -> Degrees:
         said.truth(keys["sequence_parallel"], said.value(keys["sequence_parallel"])),
         said.choice(keys["rotate"], said.value(keys["rotate"]), ("allgather", "alltoall")),
         str(said.value(keys["schedule"])), said.number(keys["layers_per_stage"]), whole("first_less"),
-        whole("last_less"))
+        whole("last_less"), actions=str(said.raw(keys["actions"]) or ""))
 
 
 def _replicas(draft: Draft, degrees: Degrees) -> None:
@@ -156,13 +161,11 @@ def _replicas(draft: Draft, degrees: Degrees) -> None:
 def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -> None:
     """Stages that the file names itself."""
     said = draft.said
-    for key in ("parallelism.pipeline_parallel_schedule_csv", "parallelism.module_fqns_per_model_part"):
-        if said.raw(key):
-            if pipeline:
-                raise said.refuse(key, f"{key}: a schedule or stages of its own, which are not read")
-            said.inactive(key, "no pipeline")
-        else:
-            said.leave(key, "empty")
+    said.leave("parallelism.pipeline_parallel_schedule_csv", "no pipeline" if degrees.actions else "empty")
+    key = "parallelism.module_fqns_per_model_part"
+    if said.raw(key) and pipeline:
+        raise said.refuse(key, f"{key}: stages of its own, which are not read")
+    said.leave(key, "no pipeline" if said.raw(key) else "empty")
     key = "parallelism.pipeline_parallel_split_points"
     points = said.raw(key)
     if not points or not pipeline:
@@ -329,6 +332,15 @@ def _loss(draft: Draft) -> None:
         said.follows("loss", f"[loss] preset = \"token_mean\": {why}")
     else:
         said.follows("loss", f"[loss] mean_of_means: each rank's mean, averaged{f', {why}' if old else ''}")
+    said.follows("attention", "--flash: attention is one op of PyTorch under every backend")
+    draft.runs["flash"] = True
+    key = "loss.function"
+    name = str(said.value(key))
+    if CHUNKED.match(name):
+        run_loss(draft, key, "chunked")
+    elif name != said.default(key):
+        said.approximated(key, f"{name}: the cross entropy of the next token stands in its place")
+    said.leave(key, "the cross entropy of the next token")
 
 
 def _backend(draft: Draft, degrees: Degrees) -> None:

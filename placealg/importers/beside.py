@@ -21,6 +21,29 @@ def beside(named: str, file: str, options: Options) -> str | None:
     return alone[0] if len(alone) == 1 else None
 
 
+def module_beside(module: str, file: str, options: Options) -> str | None:
+    """The file of a Python module as `file` imports it: one of --with, else in the folders around; None if none is.
+
+    Of files with the module's last name, the one is taken of which most folders have the names of its packages.
+    """
+    names = module.lstrip(".").split(".") if module.strip(".") else []
+    level = len(module) - len(module.lstrip("."))
+    folders = [Path(file).absolute().parents[level - 1]] if level else list(Path(file).absolute().parents)
+    ends = [Path(*names).with_suffix(".py") if names else Path("__init__.py"), Path(*names) / "__init__.py"]
+    given = {path: _alike(Path(path), names) for path in options.files if path.endswith(".py")}
+    best = max(given, key=lambda path: given[path], default=None)
+    if best is not None and given[best]:
+        return best
+    return next((str(folder / end) for folder in folders for end in ends if is_there(folder / end)), None)
+
+
+def _alike(path: Path, names: list[str]) -> int:
+    """How many of a module's names, from its last on, a path ends with; a package is its __init__.py."""
+    parts = (*path.parts[:-1], *((path.stem,) if path.stem != "__init__" else ()))
+    return next((n for n, (a, b) in enumerate(zip(reversed(parts), reversed(names), strict=False)) if a != b),
+                min(len(parts), len(names)))
+
+
 def is_there(path: Path) -> bool:
     """Whether a path is one of a file; what no file system takes for a name is none."""
     try:

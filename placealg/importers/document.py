@@ -98,6 +98,18 @@ def _leaves(path: Key, value: Any) -> Iterator[tuple[Key, Any]]:
         yield path, value
 
 
+def typed(text: str) -> Any:
+    """A value as JSON would have it, else the text.
+
+    >>> typed("true"), typed("3"), typed("cpu")
+    (True, 3, 'cpu')
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def read_text(path: str | Path) -> str:
     """The text of a file that may be a configuration; what keeps it from being one is an InputError."""
     file = str(path)

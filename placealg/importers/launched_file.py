@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from placealg.importers.beside import beside
 from placealg.importers.command_line import Open, devices, flags_of, launch_of
@@ -27,17 +28,20 @@ ENGINES = ("use-fsdp", "fsdp", "use-deepspeed", "deepspeed", "zero", "use-megatr
 def launched_file(script: Script, document: Document, options: Options) -> Reading | None:
     """The reading of the file that the launches of a script name; None where none names one."""
     found = [(command, at) for command in script.commands if (at := _file_at(command.words))]
-    if not found:
-        return None
+    return _of_command(*one_launch(found, document.file, options), script, document, options) if found else None
+
+
+def one_launch(found: Sequence[tuple[Command, Any]], file: str, options: Options) -> tuple[Command, Any]:
+    """The one of several launches that --launch names; launches of the same words are one."""
     if options.launch:
         if options.launch > len(found):
             raise refusal(f"{options.launch} of {len(found)} launches", "--launch")
-        found = found[options.launch - 1:options.launch]
-    elif len({command.words for command, _ in found}) > 1:
+        return found[options.launch - 1]
+    if len({(command.words, str(said)) for command, said in found}) > 1:
         lines = ", ".join(str(command.line) for command, _ in found)
-        raise refusal(f"{len(found)} launches (lines {lines})", f"{document.file}:{found[0][0].line}",
+        raise refusal(f"{len(found)} launches (lines {lines})", f"{file}:{found[0][0].line}",
                       "--launch 1 takes the first")
-    return _of_command(*found[0], script, document, options)
+    return found[0]
 
 
 def _file_at(words: Sequence[str]) -> int:

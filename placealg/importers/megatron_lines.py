@@ -17,6 +17,7 @@ from placealg.importers.megatron import Megatron
 from placealg.importers.megatron_entries import SWIFT, check_entry, check_recipe, trains
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.shell import CLOSE, OPEN, Command, Script, follow
+from placealg.importers.titan_launch import launched_registry
 
 MARKS = ("tensor-model-parallel-size", "pipeline-model-parallel-size", "num-layers", "hidden-size", "micro-batch-size",
          "model-parallel-size", "num-attention-heads", "use-distributed-optimizer", "context-parallel-size",
@@ -34,14 +35,19 @@ REQUIRED = frozenset((
 def read_command(words: Sequence[str], options: Options, file: str = "command line") -> Reading:
     """The reading of a command line, given as its words."""
     script = Script(file, commands=[Command(tuple(words), 0, True)])
-    found = launched_file(script, Document(file, {}, {}, ""), options)
+    found = launched_other(script, Document(file, {}, {}, ""), options)
     return found or _of_launch(launch_of(words, file, ""), Script(file), options, "")
+
+
+def launched_other(script: Script, document: Document, options: Options) -> Reading | None:
+    """The reading of a launch of another trainer, which names a file of its own; None where none is one."""
+    return launched_file(script, document, options) or launched_registry(script, document, options)
 
 
 def read_script(document: Document, options: Options) -> Reading:
     """The reading of a shell script that launches Megatron-LM, or names a file of another trainer."""
     script = follow(document.text, document.file, dict(options.env), options.arguments)
-    if found := launched_file(script, document, options):
+    if found := launched_other(script, document, options):
         return found
     launch = chosen_launch(script, document, options)
     return _of_launch(launch, script, options, document.text)

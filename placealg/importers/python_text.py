@@ -14,6 +14,7 @@ from typing import Any
 from placealg.errors import InputError
 
 MAX_NODES = 60_000
+MAX_STATEMENTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,23 @@ class Unknown:
 
 @dataclass(slots=True)
 class Record:
-    """A call: the dotted name of what is called, and its arguments; attributes may be set on it later."""
+    """A call: the dotted name of what is called, and its arguments; attributes may be set on it later.
+
+    `within` is the function in which it stands.
+    """
 
     name: str
     arguments: tuple[Any, ...]
     fields: dict[str, Any]
     line: int
     lines: dict[str, int] = field(default_factory=dict)
+    within: str = ""
+
+    def copied(self) -> Record:
+        """A record of the same fields, so that one may be changed without the other; records in it are copied, too."""
+        fields = {k: v.copied() if isinstance(v, Record) else list(v) if isinstance(v, list) else v
+                  for k, v in self.fields.items()}
+        return Record(self.name, self.arguments, fields, self.line, dict(self.lines), self.within)
 
     def get(self, path: str) -> Any:
         """The value of a dotted attribute; None where nothing sets it."""
@@ -52,6 +63,11 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
     ast.Div: operator.truediv, ast.Mod: operator.mod}
 
+_TESTS: Mapping[type, Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b}
+
 
 def parse_python(text: str, file: str) -> ast.Module:
     """The tree of a Python text; bad syntax is an InputError at its line."""
@@ -67,13 +83,20 @@ def parse_python(text: str, file: str) -> ast.Module:
 
 
 class Evaluator:
-    """Evaluates expressions and straight-line functions of one module."""
+    """Evaluates expressions and straight-line functions of one module.
 
-    def __init__(self, tree: ast.Module, file: str):
-        self.file = file
+    `find` maps a module that the file imports from, as it is written there, to the evaluator of its file; None where
+    that is not here. A function that is imported is followed if `follows` says so of it, and a record otherwise.
+    """
+
+    def __init__(self, tree: ast.Module, file: str, find: Callable[[str], Evaluator | None] = lambda _: None,
+                 follows: Callable[[ast.FunctionDef], bool] = lambda _: False):
+        self.file, self.find, self.follows = file, find, follows
         self.functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+        self.imported = {a.asname or a.name: ("." * n.level + (n.module or ""), a.name) for n in ast.walk(tree)
+                         if isinstance(n, ast.ImportFrom) for a in n.names}
         self.names: dict[str, Any] = {}
-        self.depth = 0
+        self.depth, self.followed, self.within = 0, 0, ""
         for node in tree.body:
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 self.names[node.targets[0].id] = self.value(node.value, self.names)
@@ -85,102 +108,261 @@ class Evaluator:
         try:
             return self._value(node, names)
         except (TypeError, ValueError, ZeroDivisionError, OverflowError, KeyError, IndexError):
-            return Unknown(ast.unparse(node)[:60], node.lineno)
+            return self._unknown(node)
 
-    def _value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
-        if isinstance(node, ast.Constant):
-            return node.value
-        if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
-            return [self.value(e, names) for e in node.elts]
-        if isinstance(node, ast.Dict):
-            return {str(self.value(k, names)): self.value(v, names) for k, v in zip(node.keys, node.values, strict=True)
-                    if k is not None}
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.Not)):
-            value = self._value(node.operand, names)
-            if isinstance(value, (bool, int, float)):
-                return -value if isinstance(node.op, ast.USub) else not value
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            left, right = self._value(node.left, names), self._value(node.right, names)
-            if all(type(v) in (int, float) and abs(v) < 10**15 for v in (left, right)):
-                return _OPERATORS[type(node.op)](left, right)
-        if isinstance(node, ast.Name):
-            return names.get(node.id, self.names.get(node.id, Unknown(node.id, node.lineno)))
-        if isinstance(node, ast.Attribute):
-            inner = self.value(node.value, names)
-            if isinstance(inner, Record):
-                return inner.fields.get(node.attr, Unknown(ast.unparse(node), node.lineno))
-            return Unknown(ast.unparse(node), node.lineno)
-        if isinstance(node, ast.Call):
-            return self.call(node, names)
+    @staticmethod
+    def _unknown(node: ast.expr | ast.stmt) -> Unknown:
         return Unknown(ast.unparse(node)[:60], node.lineno)
 
+    def _value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.List() | ast.Tuple() | ast.Set():
+                return [self.value(e, names) for e in node.elts]
+            case ast.Dict():
+                return {str(self.value(k, names)): self.value(v, names)
+                        for k, v in zip(node.keys, node.values, strict=True) if k is not None}
+            case ast.UnaryOp(op=ast.USub() | ast.Not()):
+                value = self._value(node.operand, names)
+                if isinstance(node.op, ast.Not) and _told(value):
+                    return not value
+                return -value if isinstance(value, (bool, int, float)) else self._unknown(node)
+            case ast.BinOp():
+                return self._arithmetic(node, names)
+            case ast.BoolOp():
+                return self._either(node, names)
+            case ast.Compare(ops=[test]):
+                left, right = self._value(node.left, names), self._value(node.comparators[0], names)
+                if type(test) in _TESTS and _told(left) and _told(right):
+                    return _TESTS[type(test)](left, right)
+            case ast.IfExp():
+                test = self.value(node.test, names)
+                return self.value(node.body if test else node.orelse, names) if _told(test) else self._unknown(node)
+            case ast.Subscript():
+                inner = self.value(node.value, names)
+                if isinstance(inner, (dict, list)):
+                    return inner[self.value(node.slice, names)]
+            case ast.Name():
+                return names.get(node.id, self.names.get(node.id, Unknown(node.id, node.lineno)))
+            case ast.Attribute():
+                inner = self.value(node.value, names)
+                return inner.fields.get(node.attr, self._unknown(node)) if isinstance(inner, Record) else \
+                    self._unknown(node)
+            case ast.Call():
+                return self.call(node, names)
+        return self._unknown(node)
+
+    def _arithmetic(self, node: ast.BinOp, names: Mapping[str, Any]) -> Any:
+        left, right = self._value(node.left, names), self._value(node.right, names)
+        if type(node.op) in _OPERATORS and all(type(v) in (int, float) and abs(v) < 10**15 for v in (left, right)):
+            return _OPERATORS[type(node.op)](left, right)
+        return self._unknown(node)
+
+    def _either(self, node: ast.BoolOp, names: Mapping[str, Any]) -> Any:
+        """The value of `and` and `or`: that of the first operand that decides it, if all before are told."""
+        for operand in node.values:
+            value = self.value(operand, names)
+            if not _told(value):
+                return self._unknown(node)
+            if bool(value) is isinstance(node.op, ast.Or):
+                return value
+        return value
+
     def call(self, node: ast.Call, names: Mapping[str, Any]) -> Any:
-        """A call: of a function of the module, its result; of anything else a record."""
+        """A call: of a function that is followed, its result; of anything else a record."""
         name = ast.unparse(node.func)
-        if name in self.functions and self.depth < 10:
-            return self.function(name, [self.value(a, names) for a in node.args],
-                                 {k.arg: self.value(k.value, names) for k in node.keywords if k.arg})
-        if name == "replace" and node.args:
+        home = self._home(name)
+        if home is not None and self.depth < 10:
+            owner, inside = home
+            before, owner.depth = owner.depth, self.depth
+            try:
+                return owner.function(inside, [self.value(a, names) for a in node.args], self._named(node, names))
+            finally:
+                owner.depth = before
+        if name in ("replace", "dataclasses.replace", "deepcopy", "copy.deepcopy") and node.args:
             old = self.value(node.args[0], names)
             if isinstance(old, Record):
-                new = Record(old.name, old.arguments, dict(old.fields), old.line, dict(old.lines))
+                new = old.copied()
                 self._fill(new, node, names)
                 return new
-        made = Record(name, tuple(self.value(a, names) for a in node.args), {}, node.lineno)
+        made = Record(name, tuple(self.value(a, names) for a in node.args), {}, node.lineno, within=self.within)
         self._fill(made, node, names)
         return made
 
+    def _home(self, name: str) -> tuple[Evaluator, str] | None:
+        """(evaluator, name) of a function that is followed: of this module, or of one that it imports from."""
+        if name in self.functions:
+            return self, name
+        module, inside = self.imported.get(name, ("", ""))
+        owner = self.find(module) if module else None
+        home = owner._home(inside) if owner is not None else None
+        return home if home is not None and self.follows(home[0].functions[home[1]]) else None
+
     def _fill(self, made: Record, node: ast.Call, names: Mapping[str, Any]) -> None:
+        made.fields.update(self._named(node, names))
+        made.lines.update({k.arg: k.value.lineno for k in node.keywords if k.arg})
+
+    def _named(self, node: ast.Call, names: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call that have names; a ValueError where it takes those of a value that is unknown."""
+        found: dict[str, Any] = {}
         for keyword in node.keywords:
-            if keyword.arg:
-                made.fields[keyword.arg] = self.value(keyword.value, names)
-                made.lines[keyword.arg] = keyword.value.lineno
+            value = self.value(keyword.value, names)
+            found.update({keyword.arg: value} if keyword.arg else dict(value.items() if isinstance(value, dict) else
+                                                                      _none(value)))
+        return found
 
     def function(self, name: str, arguments: list[Any] | None = None, keywords: Mapping[str, Any] | None = None) -> Any:
-        """What a straight-line function returns; a branch that is more than that makes it Unknown."""
+        """What a function returns, as far as it can be followed; Unknown where that is undecided."""
         node = self.functions[name]
-        names: dict[str, Any] = dict(zip((a.arg for a in node.args.args), arguments or [], strict=False))
-        defaults = node.args.defaults
-        for argument, default in zip(node.args.args[len(node.args.args) - len(defaults):], defaults, strict=True):
+        taken = [*node.args.posonlyargs, *node.args.args]
+        names: dict[str, Any] = dict(zip((a.arg for a in taken), arguments or [], strict=False))
+        defaults = [*zip(taken[len(taken) - len(node.args.defaults):], node.args.defaults, strict=True),
+                    *((a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d)]
+        for argument, default in defaults:
             names.setdefault(argument.arg, self.value(default, names))
         names.update(keywords or {})
         self.depth += 1
+        before, self.within = self.within, name
         try:
-            return self._body(node.body, names, node)
+            return self._body(node.body, names, node.name)[1]
         finally:
             self.depth -= 1
+            self.within = before
 
-    def _body(self, body: list[ast.stmt], names: dict[str, Any], node: ast.FunctionDef) -> Any:
+    def _body(self, body: list[ast.stmt], names: dict[str, Any], where: str) -> tuple[bool, Any]:
+        """(whether it returned, what): statements in order, each followed or what it may set made Unknown."""
         for statement in body:
-            if isinstance(statement, ast.Return):
-                return self.value(statement.value, names)
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                for target in targets:
-                    self._assign(target, self.value(statement.value, names), names)
-            elif isinstance(statement, ast.If):
-                for inner in ast.walk(statement):
-                    if isinstance(inner, ast.Return):
-                        return Unknown(f"{node.name}: a branch", statement.lineno)
-                    if isinstance(inner, (ast.Assign, ast.AugAssign)):
-                        targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
-                        for target in targets:
-                            self._assign(target, Unknown("set in a branch", inner.lineno), names)
-            elif isinstance(statement, (ast.For, ast.While, ast.With, ast.Try)):
-                for inner in ast.walk(statement):
-                    if isinstance(inner, ast.Assign):
-                        for target in inner.targets:
-                            self._assign(target, Unknown("set in a loop", inner.lineno), names)
-        return None
+            self.followed += 1
+            if self.followed > MAX_STATEMENTS:
+                raise InputError(f"has more than {MAX_STATEMENTS} statements to follow", where=self.file)
+            match statement:
+                case ast.Return():
+                    return True, self.value(statement.value, names)
+                case ast.Assign():
+                    value = self.value(statement.value, names)
+                    for target in statement.targets:
+                        self._assign(target, value, names)
+                case ast.AnnAssign():
+                    self._assign(statement.target, self.value(statement.value, names), names)
+                case ast.AugAssign():
+                    whole = ast.BinOp(_loaded(statement.target), statement.op, statement.value)
+                    value = self.value(ast.copy_location(whole, statement), names)
+                    self._assign(statement.target, self._unknown(statement) if isinstance(value, Unknown) else value,
+                                 names)
+                case ast.Expr(value=ast.Call() as call):
+                    self._called(call, names)
+                case ast.If():
+                    test = self.value(statement.test, names)
+                    if _told(test):
+                        done, value = self._body(statement.body if test else statement.orelse, names, where)
+                        if done:
+                            return True, value
+                    elif any(isinstance(n, ast.Return) for n in ast.walk(statement)):
+                        return True, Unknown(f"{where}: a branch", statement.lineno)
+                    else:
+                        self._open([*statement.body, *statement.orelse], names, "set in a branch")
+                case ast.For():
+                    over = self.value(statement.iter, names)
+                    if not isinstance(over, list) or len(over) > 1000 or any(isinstance(n, (ast.Break, ast.Continue))
+                                                                             for n in ast.walk(statement)):
+                        self._open([statement], names, "set in a loop")
+                        continue
+                    for item in over:
+                        self._assign(statement.target, item, names)
+                        done, value = self._body(statement.body, names, where)
+                        if done:
+                            return True, value
+                case ast.With():
+                    done, value = self._body(statement.body, names, where)
+                    if done:
+                        return True, value
+                case ast.While() | ast.Try() | ast.Match() | ast.Delete():
+                    self._open([statement], names, "set where it cannot be followed")
+        return False, None
+
+    def _called(self, call: ast.Call, names: dict[str, Any]) -> None:
+        """A call for what it does: of a function that is followed, or of a list; another one may change its owner.
+
+        What it is given it may change, too: a configuration that goes elsewhere is Unknown from there on.
+        """
+        home = self._home(ast.unparse(call.func))
+        given = [*call.args, *(k.value for k in call.keywords)]
+        if home is not None:
+            self.call(call, names)
+        elif isinstance(call.func, ast.Attribute):
+            owner = self.value(call.func.value, names)
+            values = [self.value(a, names) for a in given]
+            if isinstance(owner, list) and call.func.attr in ("append", "extend") and len(values) == 1:
+                owner += values if call.func.attr == "append" else values[0]
+            else:
+                self._assign(call.func.value, self._unknown(call), names)
+        else:
+            for argument in given:
+                if isinstance(argument, (ast.Name, ast.Attribute)) and isinstance(self.value(argument, names), Record):
+                    self._assign(argument, self._unknown(call), names)
+
+    def _open(self, body: list[ast.stmt], names: dict[str, Any], why: str) -> None:
+        """Make Unknown what statements may set."""
+        for inner in (n for statement in body for n in ast.walk(statement)):
+            targets = inner.targets if isinstance(inner, (ast.Assign, ast.Delete)) else \
+                [inner.target] if isinstance(inner, (ast.AugAssign, ast.AnnAssign, ast.For)) else []
+            for target in targets:
+                self._assign(target, Unknown(why, getattr(inner, "lineno", 0)), names)
+            if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Call):
+                self._called(ast.Call(ast.Name("?", ast.Load(), lineno=inner.lineno), [
+                    *inner.value.args, *([inner.value.func.value] if isinstance(inner.value.func, ast.Attribute) else
+                                         [])], inner.value.keywords, lineno=inner.lineno), names)
 
     def _assign(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
-        if isinstance(target, ast.Name):
-            names[target.id] = value
-        elif isinstance(target, ast.Attribute):
-            owner = self.value(target.value, names)
-            if isinstance(owner, Record):
-                owner.fields[target.attr] = value
-                owner.lines[target.attr] = target.lineno
+        """Set what a target names; a field that a record lacks holds defaults, and becomes a record of its own."""
+        match target:
+            case ast.Name():
+                names[target.id] = value
+            case ast.Attribute():
+                if (owner := self._owner(target.value, names)) is not None:
+                    owner.fields[target.attr] = value
+                    owner.lines[target.attr] = target.lineno
+            case ast.Tuple() | ast.List():
+                fits = isinstance(value, list) and len(value) == len(target.elts)
+                for at, inner in enumerate(target.elts):
+                    self._assign(inner, value[at] if fits else Unknown(ast.unparse(target), target.lineno), names)
+            case ast.Subscript():
+                inside = self.value(target.value, names)
+                key = self.value(target.slice, names)
+                if isinstance(inside, dict) and isinstance(key, str):
+                    inside[key] = value
+                else:
+                    self._assign(target.value, self._unknown(target), names)
+
+    def _owner(self, node: ast.expr, names: dict[str, Any]) -> Record | None:
+        """The record at a path of attributes; None where something on it is none."""
+        if isinstance(node, ast.Name):
+            found = self.value(node, names)
+            return found if isinstance(found, Record) else None
+        if not isinstance(node, ast.Attribute):
+            return None
+        owner = self._owner(node.value, names)
+        if owner is None:
+            return None
+        found = owner.fields.setdefault(node.attr, Record("", (), {}, node.lineno))
+        owner.lines.setdefault(node.attr, node.lineno)
+        return found if isinstance(found, Record) else None
+
+
+def _none(value: Any) -> Any:
+    raise ValueError(f"{value} holds no named arguments")
+
+
+def _told(value: Any) -> bool:
+    """Whether a value is one that a condition may ask: no Unknown, and no record, which may be anything."""
+    return not isinstance(value, (Unknown, Record)) and not (isinstance(value, list) and any(
+        isinstance(v, Unknown) for v in value))
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    """A target as the expression that reads it."""
+    return ast.parse(ast.unparse(target), mode="eval").body
 
 
 def class_attributes(tree: ast.Module, name: str) -> Iterator[tuple[str, ast.expr, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.importers.detect import parsed
-from placealg.importers.document import Document, read_text
+from placealg.importers.document import Document, read_text, typed
 from placealg.importers.reading import Options, Reading
 from placealg.importers.tables import formats
 
@@ -98,20 +97,8 @@ def overridden(document: Document, settings: Mapping[str, str]) -> Document:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
                 raise InputError(f"'{part}' holds no keys in {document.file}", where=f"--key {name}={value}")
-        inner[last] = _typed(value)
+        inner[last] = typed(value)
     return replace(document, data=data) if settings else document
-
-
-def _typed(text: str) -> Any:
-    """A value as JSON would have it, else the text.
-
-    >>> _typed("true"), _typed("3"), _typed("cpu")
-    (True, 3, 'cpu')
-    """
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def placed_settings(text: str, settings: Mapping[str, str]) -> str:

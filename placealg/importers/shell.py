@@ -222,7 +222,8 @@ class _ScriptRun(Words):
         if body and fields[0] in (*SHELLS, "sbatch", "srun") and self.depth < 20:
             self.inner(body, certain)
             return
-        self.script.commands.append(Command(tuple(fields), line, certain, empty))
+        told = {name: value for name, value in self.script.variables.items() if isinstance(value, str)}
+        self.script.commands.append(Command(tuple(fields), line, certain, empty, told))
 
     def inner(self, text: str, certain: bool) -> None:
         """Follow a text that a shell is given; one with open parts that is no script so is open as a whole."""

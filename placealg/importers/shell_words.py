@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -25,13 +25,14 @@ _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*#?$!-]+)(?:\[([^\]]*)\])?(.*)\Z",
 class Command:
     """A command that the script would run: its words, the line it begins on, and whether it is certain to.
 
-    `empty` are the variables among its words that come out empty.
+    `empty` are the variables among its words that come out empty, `environment` those that are set when it runs.
     """
 
     words: tuple[str, ...]
     line: int
     certain: bool = True
     empty: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from typing import Any
 
 from placealg.importers.document import Document, written
 from placealg.importers.draft import Draft
+from placealg.importers.kernels import run_loss
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
@@ -21,6 +22,9 @@ OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "muon": "muon", "sgd": "sgd"}
 TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT8_FLAGS = ("float8.enable_float8_linear", "training.enable_float8_linear", "training.enable_fp8_linear")
 """What turned float8 on in 2024, before converters did."""
+CHUNKED = re.compile("Chunked(?:CELoss|LossWrapper|CrossEntropy)")
+"""Losses that make the logits of a few tokens at a time (components/loss.py)."""
+
 RAMP = "batch_size_scheduler.mode"
 FLOAT8_GATHERS = ("float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.enable_fsdp_float8_all_gather",
                   "quantize.dense.float8.enable_fsdp_float8_all_gather", "training.enable_fsdp_float8_all_gather")
@@ -329,6 +333,15 @@ def _loss(draft: Draft) -> None:
         said.follows("loss", f"[loss] preset = \"token_mean\": {why}")
     else:
         said.follows("loss", f"[loss] mean_of_means: each rank's mean, averaged{f', {why}' if old else ''}")
+    said.follows("attention", "--flash: attention is one op of PyTorch under every backend")
+    draft.runs["flash"] = True
+    key = "loss.function"
+    name = str(said.value(key))
+    if CHUNKED.match(name):
+        run_loss(draft, key, "chunked")
+    elif name != said.default(key):
+        said.approximated(key, f"{name}: the cross entropy of the next token stands in its place")
+    said.leave(key, "the cross entropy of the next token")
 
 
 def _backend(draft: Draft, degrees: Degrees) -> None:

@@ -22,9 +22,10 @@ def beside(named: str, file: str, options: Options) -> str | None:
 
 
 def module_beside(module: str, file: str, options: Options) -> str | None:
-    """The file of a Python module as `file` imports it: one of --with, else in the folders around; None if none is.
+    """The file of a Python module as `file` imports it; None if it is not here.
 
-    Of files with the module's last name, the one is taken of which most folders have the names of its packages.
+    It is one of --with in a folder named as the module's package, else in the folders around `file`, else one of --with
+    that has the module's last name alone; of several the one that has most of its names.
     """
     names = module.lstrip(".").split(".") if module.strip(".") else []
     level = len(module) - len(module.lstrip("."))
@@ -32,9 +33,10 @@ def module_beside(module: str, file: str, options: Options) -> str | None:
     ends = [Path(*names).with_suffix(".py") if names else Path("__init__.py"), Path(*names) / "__init__.py"]
     given = {path: _alike(Path(path), names) for path in options.files if path.endswith(".py")}
     best = max(given, key=lambda path: given[path], default=None)
-    if best is not None and given[best]:
+    if best is not None and given[best] >= min(2, len(names)) > 0:
         return best
-    return next((str(folder / end) for folder in folders for end in ends if is_there(folder / end)), None)
+    around = next((str(folder / end) for folder in folders for end in ends if is_there(folder / end)), None)
+    return around or (best if best is not None and given[best] else None)
 
 
 def _alike(path: Path, names: list[str]) -> int:

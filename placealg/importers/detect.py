@@ -107,14 +107,15 @@ def is_python(text: str) -> bool:
 def _python(text: str, file: str, forced: str) -> str:
     """The format of a Python text."""
     marks = (("tp_plan", r"base_model_tp_plan\b[^\n=]*="), ("torchtitan_py", r"Trainer\.Config\b"),
-             ("dtensor", r"\bparallelize_module\b"))
+             ("titan_layouts", r"\.sharding_config = |\bset_\w+sharding\w*\("), ("dtensor", r"\bparallelize_module\b"))
     found = [name for name, mark in marks if re.search(mark, text)]
     if forced or len(found) == 1:
         return {"torchtitan": "torchtitan_py"}.get(forced, forced) or found[0]
     if len(found) > 1:
         raise InputError(f"may be {' or '.join(table(n).title for n in found)}: say which with --as {'|'.join(found)}",
                          where=file)
-    raise InputError("is Python of no format that is known here: tp_plan, torchtitan, dtensor are read", where=file)
+    raise InputError("is Python of no format that is known here: tp_plan, torchtitan, titan_layouts, dtensor are read",
+                     where=file)
 
 
 def is_shell(text: str) -> bool:

@@ -15,6 +15,8 @@ from placealg.errors import InputError
 
 MAX_NODES = 60_000
 MAX_STATEMENTS = 20_000
+MAX_HOPS = 20
+"""How often a name may be imported from a file that imports it itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class Unknown:
 class Record:
     """A call: the dotted name of what is called, and its arguments; attributes may be set on it later.
 
-    `within` is the function in which it stands.
+    `within` is the function in which it stands. One that `grows` stands for an object of which nothing is known: it has
+    whatever is asked of it, and as the elements of a list it has one, "*". `files` are
+    those in which its attributes are set.
     """
 
     name: str
@@ -38,6 +42,13 @@ class Record:
     line: int
     lines: dict[str, int] = field(default_factory=dict)
     within: str = ""
+    grows: bool = False
+    files: dict[str, str] = field(default_factory=dict)
+
+    def grown(self, name: str, line: int = 0) -> Record:
+        """The attribute of a growing record."""
+        found: Record = self.fields.setdefault(name, Record("", (), {}, line, grows=True))
+        return found
 
     def copied(self) -> Record:
         """A record of the same fields, so that one may be changed without the other; records in it are copied, too."""
@@ -86,20 +97,26 @@ class Evaluator:
     """Evaluates expressions and straight-line functions of one module.
 
     `find` maps a module that the file imports from, as it is written there, to the evaluator of its file; None where
-    that is not here. A function that is imported is followed if `follows` says so of it, and a record otherwise.
+    that is not here. A function that is imported is followed if `follows` says so of it, and a record otherwise;
+    `known` are functions of which the value is this. Where a condition asks a growing record, both of its branches are
+    followed, and what they set differently is Unknown.
     """
 
     def __init__(self, tree: ast.Module, file: str, find: Callable[[str], Evaluator | None] = lambda _: None,
-                 follows: Callable[[ast.FunctionDef], bool] = lambda _: False):
-        self.file, self.find, self.follows = file, find, follows
+                 follows: Callable[[ast.FunctionDef], bool] = lambda _: False,
+                 known: Mapping[str, Callable[..., Any]] | None = None):
+        self.file, self.find, self.follows, self.known = file, find, follows, known or {}
         self.functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
         self.imported = {a.asname or a.name: ("." * n.level + (n.module or ""), a.name) for n in ast.walk(tree)
                          if isinstance(n, ast.ImportFrom) for a in n.names}
         self.names: dict[str, Any] = {}
         self.depth, self.followed, self.within = 0, 0, ""
+        self.put: list[tuple[Record, str]] = []
         for node in tree.body:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                self.names[node.targets[0].id] = self.value(node.value, self.names)
+            target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else \
+                node.target if isinstance(node, ast.AnnAssign) else None
+            if isinstance(target, ast.Name) and isinstance(node, (ast.Assign, ast.AnnAssign)):
+                self.names[target.id] = self.value(node.value, self.names)
 
     def value(self, node: ast.expr | None, names: Mapping[str, Any]) -> Any:
         """The value of an expression, or an Unknown."""
@@ -121,8 +138,13 @@ class Evaluator:
             case ast.List() | ast.Tuple() | ast.Set():
                 return [self.value(e, names) for e in node.elts]
             case ast.Dict():
-                return {str(self.value(k, names)): self.value(v, names)
+                return {_key(self.value(k, names)): self.value(v, names)
                         for k, v in zip(node.keys, node.values, strict=True) if k is not None}
+            case ast.DictComp(generators=[ast.comprehension(ifs=[], is_async=0) as each]):
+                return {_key(self.value(node.key, inner)): self.value(node.value, inner)
+                        for inner in self._each(each, names)}
+            case ast.ListComp(generators=[ast.comprehension(ifs=[], is_async=0) as each]):
+                return [self.value(node.elt, inner) for inner in self._each(each, names)]
             case ast.UnaryOp(op=ast.USub() | ast.Not()):
                 value = self._value(node.operand, names)
                 if isinstance(node.op, ast.Not) and _told(value):
@@ -134,6 +156,9 @@ class Evaluator:
                 return self._either(node, names)
             case ast.Compare(ops=[test]):
                 left, right = self._value(node.left, names), self._value(node.comparators[0], names)
+                if isinstance(left, Record) and left.grows:
+                    return isinstance(test, ast.IsNot) if right is None and isinstance(test, (ast.Is, ast.IsNot)) \
+                        else Record("", (), {}, node.lineno, grows=True)
                 if type(test) in _TESTS and _told(left) and _told(right):
                     return _TESTS[type(test)](left, right)
             case ast.IfExp():
@@ -144,14 +169,35 @@ class Evaluator:
                 if isinstance(inner, (dict, list)):
                     return inner[self.value(node.slice, names)]
             case ast.Name():
-                return names.get(node.id, self.names.get(node.id, Unknown(node.id, node.lineno)))
+                return names[node.id] if node.id in names else self._name(node)
             case ast.Attribute():
                 inner = self.value(node.value, names)
+                if isinstance(inner, Record) and inner.grows:
+                    return inner.fields.get(node.attr) or inner.grown(node.attr, node.lineno)
                 return inner.fields.get(node.attr, self._unknown(node)) if isinstance(inner, Record) else \
                     self._unknown(node)
             case ast.Call():
                 return self.call(node, names)
         return self._unknown(node)
+
+    def _name(self, node: ast.Name) -> Any:
+        """The value of a name of the module, or of one that it imports from."""
+        if node.id in self.names:
+            return self.names[node.id]
+        module, inside = self.imported.get(node.id, ("", ""))
+        owner = self.find(module) if module else None
+        unknown = Unknown(node.id, node.lineno)
+        return unknown if owner is None else owner.names.get(inside, unknown)
+
+    def _each(self, each: ast.comprehension, names: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """The names inside a comprehension, once for each element; a TypeError where these are not known."""
+        over = self.value(each.iter, names)
+        if not isinstance(over, (list, dict)):
+            raise TypeError("no list")
+        for item in over:
+            inner = dict(names)
+            self._assign(each.target, item, inner)
+            yield inner
 
     def _arithmetic(self, node: ast.BinOp, names: Mapping[str, Any]) -> Any:
         left, right = self._value(node.left, names), self._value(node.right, names)
@@ -180,6 +226,12 @@ class Evaluator:
                 return owner.function(inside, [self.value(a, names) for a in node.args], self._named(node, names))
             finally:
                 owner.depth = before
+        if name in self.known:
+            return self.known[name](*(self.value(a, names) for a in node.args))
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("items", "keys", "values") and not node.args:
+            owner_ = self.value(node.func.value, names)
+            if isinstance(owner_, dict):
+                return [list(i) if isinstance(i, tuple) else i for i in getattr(owner_, node.func.attr)()]
         if name in ("replace", "dataclasses.replace", "deepcopy", "copy.deepcopy") and node.args:
             old = self.value(node.args[0], names)
             if isinstance(old, Record):
@@ -190,13 +242,13 @@ class Evaluator:
         self._fill(made, node, names)
         return made
 
-    def _home(self, name: str) -> tuple[Evaluator, str] | None:
+    def _home(self, name: str, hops: int = 0) -> tuple[Evaluator, str] | None:
         """(evaluator, name) of a function that is followed: of this module, or of one that it imports from."""
         if name in self.functions:
             return self, name
         module, inside = self.imported.get(name, ("", ""))
         owner = self.find(module) if module else None
-        home = owner._home(inside) if owner is not None else None
+        home = owner._home(inside, hops + 1) if owner is not None and hops < MAX_HOPS else None
         return home if home is not None and self.follows(home[0].functions[home[1]]) else None
 
     def _fill(self, made: Record, node: ast.Call, names: Mapping[str, Any]) -> None:
@@ -258,12 +310,17 @@ class Evaluator:
                         done, value = self._body(statement.body if test else statement.orelse, names, where)
                         if done:
                             return True, value
+                    elif isinstance(test, Record) and test.grows and not any(
+                            isinstance(n, ast.Return) for n in ast.walk(statement)):
+                        self._both(statement, names, where)
                     elif any(isinstance(n, ast.Return) for n in ast.walk(statement)):
                         return True, Unknown(f"{where}: a branch", statement.lineno)
                     else:
                         self._open([*statement.body, *statement.orelse], names, "set in a branch")
                 case ast.For():
                     over = self.value(statement.iter, names)
+                    if isinstance(over, Record) and over.grows:
+                        over = [over.grown("*", statement.lineno)]
                     if not isinstance(over, list) or len(over) > 1000 or any(isinstance(n, (ast.Break, ast.Continue))
                                                                              for n in ast.walk(statement)):
                         self._open([statement], names, "set in a loop")
@@ -280,6 +337,19 @@ class Evaluator:
                 case ast.While() | ast.Try() | ast.Match() | ast.Delete():
                     self._open([statement], names, "set where it cannot be followed")
         return False, None
+
+    def _both(self, statement: ast.If, names: dict[str, Any], where: str) -> None:
+        """Follow both branches of a condition; a field that both set to different values is Unknown."""
+        set_: list[dict[tuple[int, str], tuple[Record, Any]]] = []
+        for body in (statement.body, statement.orelse):
+            outer, self.put = self.put, []
+            self._body(body, names, where)
+            set_.append({(id(record), name): (record, record.fields[name]) for record, name in self.put})
+            self.put = [*outer, *self.put]
+        for at in set_[0].keys() & set_[1].keys():
+            record, value = set_[0][at]
+            if value != set_[1][at][1]:
+                record.fields[at[1]] = Unknown("set in a branch", statement.lineno)
 
     def _called(self, call: ast.Call, names: dict[str, Any]) -> None:
         """A call for what it does: of a function that is followed, or of a list; another one may change its owner.
@@ -323,6 +393,8 @@ class Evaluator:
                 if (owner := self._owner(target.value, names)) is not None:
                     owner.fields[target.attr] = value
                     owner.lines[target.attr] = target.lineno
+                    owner.files[target.attr] = self.file
+                    self.put.append((owner, target.attr))
             case ast.Tuple() | ast.List():
                 fits = isinstance(value, list) and len(value) == len(target.elts)
                 for at, inner in enumerate(target.elts):
@@ -345,9 +417,14 @@ class Evaluator:
         owner = self._owner(node.value, names)
         if owner is None:
             return None
-        found = owner.fields.setdefault(node.attr, Record("", (), {}, node.lineno))
+        found = owner.fields.setdefault(node.attr, Record("", (), {}, node.lineno, grows=owner.grows))
         owner.lines.setdefault(node.attr, node.lineno)
         return found if isinstance(found, Record) else None
+
+
+def _key(value: Any) -> str:
+    """A key of a dict as text: a name that is not known stands for itself."""
+    return value.text if isinstance(value, Unknown) else str(value)
 
 
 def _none(value: Any) -> Any:

@@ -22,6 +22,7 @@ READERS: Mapping[str, tuple[str, str]] = {
     "torchtitan": ("torchtitan", "read_torchtitan"),
     "nanotron": ("nanotron", "read_nanotron"),
     "torchtitan_py": ("torchtitan_py", "read_registry"),
+    "titan_layouts": ("titan_sharding", "read_layouts"),
     "llamafactory": ("llamafactory", "read_llamafactory"),
     "trl": ("trl", "read_trl"),
     "axolotl": ("axolotl", "read_axolotl"),

@@ -12,6 +12,7 @@ from placealg.importers.beside import module_beside
 from placealg.importers.document import Document, Key, read_text, typed
 from placealg.importers.python_text import Evaluator, Record, Unknown, parse_python
 from placealg.importers.reading import Options, Reading, refusal
+from placealg.importers.titan_sharding import held_beside
 from placealg.importers.torchtitan import read_titan
 
 CHECKPOINTING = {"FullAC": ("full", ""), "SelectiveAC": ("selective", "op"), "MemoryBudgetAC": ("memory_budget", "")}
@@ -49,7 +50,11 @@ def read_registry(document: Document, options: Options) -> Reading:
     if not isinstance(found, Record) or not found.name.endswith(CONFIG):
         raise _no_configuration(found, name, evaluator)
     _settle(found, options.settings)
-    return read_titan(_flat(found, name, document, options), options, RENAMED)
+    flat = _flat(found, name, document, options)
+    parallel = flat.get(("parallelism",)) or {}
+    sequence = str(parallel.get("enable_sequence_parallel")).lower() != "false"
+    experts = parallel.get("expert_parallel_degree", 1) != 1
+    return held_beside(read_titan(flat, options, RENAMED), options, sequence, experts)
 
 
 def _evaluator(text: str, file: str, options: Options) -> Evaluator:

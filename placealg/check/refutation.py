@@ -82,7 +82,8 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
 
     Tried are a few seeds and token counts at the model's own sizes, then one more microbatch, then larger axes, axes
     that have every rank that an event names, stages enough for layers on two of them where parts stand alone, and three
-    microbatches in the middle; with fewer microbatches first. None where all are too large to run.
+    microbatches in the middle; with fewer microbatches first. An order that is written down is run at its own sizes.
+    None where all are too large to run.
     """
     last: tuple[Facts, Outcome] | None = None
     larger = {a: max(3, n) for a, n in found.sizes.items()}
@@ -90,10 +91,12 @@ def replay(step: Step, found: Facts, resumed: bool, known: Runs) -> tuple[Facts,
     m, pipeline = found.microbatches, step.reference.pipeline
     staged = {a: max(n, pipeline.least + 1) if pipeline.alone and a == pipeline.axis else n
               for a, n in found.sizes.items()}
-    for sizes, microbatches in ((found.sizes, m), (found.sizes, m + 1), *((larger, k) for k in range(m, max(3, m) + 1)),
-                                (enough, m), (staged, m), (found.sizes, max(5, m))):
+    written = bool(pipeline and pipeline.actions)
+    tried = ((found.sizes, m), (found.sizes, m + 1), *((larger, k) for k in range(m, max(3, m) + 1)), (enough, m),
+             (staged, m), (found.sizes, max(5, m)))
+    for sizes, microbatches in tried[:1] if written else tried:
         fitting = fitting_microbatches(step.reference, sizes, microbatches)
-        if prod(sizes.values()) * fitting > LARGEST_REPLAY:
+        if prod(sizes.values()) * fitting > LARGEST_REPLAY and not written:
             continue
         here = replace(found, sizes=sizes, microbatches=fitting)
         for seed, tokens in ((0, 1), (1, 2), (2, 3)):

@@ -22,6 +22,9 @@ from placealg.step.program import Step
 NO_STAGES = "no axis of the mesh splits the layers into pipeline stages"
 
 
+WRITTEN_DOWN = "the order is written down action by action: how long it waits is counted at equal times alone"
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The costs of a pipeline's order.
@@ -57,8 +60,10 @@ def schedule(step: Step | Walk) -> Schedule | None:
     waits, works = (sympy.factor(stage.write(text)) for text in stage.bubble)
     made = (sympy.factor(waits / works), waits / (works + waits), stage.write(stage.held))
     bubble, of_total, held = (amounts.made(expr, "1") for expr in made)
-    waiting = amounts.made(sympy.factor(stage.write(stage.waiting)), "time")
-    bubble, of_total, waiting = (replace(f, where=_where(stage)) for f in (bubble, of_total, waiting))
+    waiting = Formula.none("time", WRITTEN_DOWN) if stage.pipeline.actions else amounts.made(
+        sympy.factor(stage.write(stage.waiting)), "time")
+    if not stage.pipeline.actions:
+        bubble, of_total, waiting = (replace(f, where=_where(stage)) for f in (bubble, of_total, waiting))
     return Schedule(bubble, of_total, held, waiting)
 
 
@@ -97,7 +102,10 @@ def assumed(step: StageStep) -> tuple[str, ...]:
         found.append(f"{axis} is at least {2 if pipeline.chunks != 1 else max(2, pipeline.least)}")
     if pipeline.grouped:
         found.append(f"m is a multiple of {axis}")
-    if pipeline.splits:
+    if pipeline.actions:
+        found.append("what the order waits is counted where a forward and both parts of a backward take equally long, "
+                     "and the forwards in flight are those of the rank that has most")
+    elif pipeline.splits:
         where = FAST_WHERE[pipeline.order].replace("p", axis)
         found.append(f"it waits no longer than that, which holds where {where}; elsewhere no value is given")
         found.append("while a layer runs backward, all others of its stage wait for the same part of theirs")

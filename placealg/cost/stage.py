@@ -42,7 +42,7 @@ from placealg.step.pipeline import (
 )
 from placealg.step.place import ANY, FIRST_STAGE, LAST_STAGE, MIDDLE, PREDICTING, At, Place, Unnumbered
 from placealg.step.program import Step
-from placealg.step.waits import WAITING
+from placealg.step.waits import WAITING, longest_wait
 
 Sizes = Mapping[str, int | Fraction]
 
@@ -179,6 +179,9 @@ class Stage:
 
         Where a backward is one event that is a chunk's forward and backward: messages reach every stage so often.
         """
+        if self.pipeline.actions:
+            waits, works = longest_wait(self.pipeline)
+            return str(waits), str(works)
         if self.pipeline.splits:
             return self.waiting, "m*(T_F + T_B + T_W)"
         return IDLE, "m*v"

@@ -145,4 +145,4 @@ def _schedule(walk: Walk) -> dict[str, Figure]:
     return {"schedule.bubble": Figure((stage.sum(waits),), stage.sum(works)),
             "schedule.bubble_of_total": Figure((stage.sum(waits),), stage.sum(f"{works} + {waits}")),
             "schedule.in_flight": Figure((stage.sum(stage.held),)),
-            "schedule.waiting": Figure((stage.sum(stage.waiting),))}
+            **({} if stage.pipeline.actions else {"schedule.waiting": Figure((stage.sum(stage.waiting),))})}

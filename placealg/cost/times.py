@@ -231,6 +231,9 @@ def _of_states(sent: list[Sent]) -> list[Sent]:
 
 def _waits(stage: Stage) -> Polynomial:
     """What the stage waits over what it works; where a backward has two parts, they and a forward take equally long."""
+    if stage.pipeline.actions:
+        waits, works = stage.bubble
+        return stage.sum(f"{waits}/{works}")
     if not stage.pipeline.splits:
         return stage.sum(f"({IDLE})/(m*v)")
     third = Polynomial.read("1/3/m")

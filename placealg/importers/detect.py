@@ -137,6 +137,10 @@ def parsed(text: str, file: str, forced: str = "") -> tuple[str, Document]:
 
     if is_python(text):
         return _python(text, file, forced), Document(file, {}, {}, text)
+    from placealg.importers.pipeline_csv import is_rows
+
+    if is_rows(text) or forced == "pipeline_csv":
+        return "pipeline_csv", Document(file, {}, {}, text)
     if is_log(text):
         return "megatron_log", Document(file, {}, {}, text)
     from placealg.importers.maxtext import is_maxtext

@@ -23,6 +23,7 @@ READERS: Mapping[str, tuple[str, str]] = {
     "nanotron": ("nanotron", "read_nanotron"),
     "torchtitan_py": ("torchtitan_py", "read_registry"),
     "titan_layouts": ("titan_sharding", "read_layouts"),
+    "pipeline_csv": ("pipeline_csv", "read_pipeline_csv"),
     "llamafactory": ("llamafactory", "read_llamafactory"),
     "trl": ("trl", "read_trl"),
     "axolotl": ("axolotl", "read_axolotl"),

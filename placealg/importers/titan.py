@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from placealg.importers.draft import Draft
+from placealg.importers.pipeline_csv import place_order, rows_beside
 from placealg.importers.reading import refusal
 
 SCHEDULES = {"1f1b": "pp", "gpipe": "pp_gpipe", "interleaved1f1b": "pp_interleaved", "loopedbfs": "pp_interleaved",
@@ -25,7 +26,7 @@ class Degrees:
     """Degrees as torchtitan has them.
 
     `shard` is None where it follows from the world, `first_less` and `last_less` where layers are split evenly; with
-    `ddp` the ranks of `shard` hold everything.
+    `ddp` the ranks of `shard` hold everything; `actions` is the file of an order that is written down.
     """
 
     replicate: int = 1
@@ -43,6 +44,7 @@ class Degrees:
     first_less: int | None = 1
     last_less: int | None = 1
     ddp: bool = False
+    actions: str = ""
 
 
 def place(draft: Draft, degrees: Degrees, keys: Mapping[str, str]) -> int | None:
@@ -195,6 +197,8 @@ def stages(draft: Draft, degrees: Degrees, layers: int | None, keys: Mapping[str
     said, parts = draft.said, draft.parts
     if degrees.pipeline == 1:
         return ""
+    if degrees.actions:
+        return _written_down(draft, degrees, layers, keys)
     name = SCHEDULES.get(degrees.schedule.lower())
     if not name:
         raise said.refuse(keys["schedule"], f"{degrees.schedule}: a schedule that no pipeline here runs")
@@ -224,6 +228,20 @@ def stages(draft: Draft, degrees: Degrees, layers: int | None, keys: Mapping[str
         said.leave(keys["layers_per_stage"], "one stage per rank")
     _uneven(draft, degrees, layers, chunks, keys)
     return name
+
+
+def _written_down(draft: Draft, degrees: Degrees, layers: int | None, keys: Mapping[str, str]) -> str:
+    """Put the pipeline of a CSV of actions in; the answer is its catalogue name."""
+    said, key = draft.said, keys["actions"]
+    rows, file = rows_beside(degrees.actions, said, draft.options, key)
+    table = place_order(draft.parts, said, rows, file, key)
+    if table.ranks != degrees.pipeline:
+        raise said.refuse(key, f"{degrees.actions} is of {table.ranks} ranks, and the degree is {degrees.pipeline}")
+    said.read(keys["pipeline"], f"pp = {table.ranks}")
+    said.inactive(keys["schedule"], "the class that runs the actions")
+    said.inactive(keys["layers_per_stage"], "the actions say how many stages a rank has")
+    _uneven(draft, degrees, layers, table.chunks, keys)
+    return draft.parts.factors[-1][0]
 
 
 def _uneven(draft: Draft, degrees: Degrees, layers: int | None, chunks: int, keys: Mapping[str, str]) -> None:

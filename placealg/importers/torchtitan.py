@@ -33,7 +33,8 @@ FIELDS = {"replicate": "data_parallel_replicate_degree", "shard": "data_parallel
           "pipeline": "pipeline_parallel_degree", "expert": "expert_parallel_degree",
           "expert_tensor": "expert_tensor_parallel_degree", "reshard": "fsdp_reshard_after_forward",
           "sequence_parallel": "enable_sequence_parallel", "rotate": "context_parallel_rotate_method",
-          "schedule": "pipeline_parallel_schedule", "layers_per_stage": "pipeline_parallel_layers_per_stage",
+          "schedule": "pipeline_parallel_schedule", "actions": "pipeline_parallel_schedule_csv",
+          "layers_per_stage": "pipeline_parallel_layers_per_stage",
           "first_less": "pipeline_parallel_first_stage_less_layers",
           "last_less": "pipeline_parallel_last_stage_less_layers"}
 
@@ -134,7 +135,7 @@ def _degrees(draft: Draft, keys: dict[str, str]) -> Degrees:
         said.truth(keys["sequence_parallel"], said.value(keys["sequence_parallel"])),
         said.choice(keys["rotate"], said.value(keys["rotate"]), ("allgather", "alltoall")),
         str(said.value(keys["schedule"])), said.number(keys["layers_per_stage"]), whole("first_less"),
-        whole("last_less"))
+        whole("last_less"), actions=str(said.raw(keys["actions"]) or ""))
 
 
 def _replicas(draft: Draft, degrees: Degrees) -> None:
@@ -160,13 +161,11 @@ def _replicas(draft: Draft, degrees: Degrees) -> None:
 def _splits(draft: Draft, degrees: Degrees, layers: int | None, pipeline: str) -> None:
     """Stages that the file names itself."""
     said = draft.said
-    for key in ("parallelism.pipeline_parallel_schedule_csv", "parallelism.module_fqns_per_model_part"):
-        if said.raw(key):
-            if pipeline:
-                raise said.refuse(key, f"{key}: a schedule or stages of its own, which are not read")
-            said.inactive(key, "no pipeline")
-        else:
-            said.leave(key, "empty")
+    said.leave("parallelism.pipeline_parallel_schedule_csv", "no pipeline" if degrees.actions else "empty")
+    key = "parallelism.module_fqns_per_model_part"
+    if said.raw(key) and pipeline:
+        raise said.refuse(key, f"{key}: stages of its own, which are not read")
+    said.leave(key, "no pipeline" if said.raw(key) else "empty")
     key = "parallelism.pipeline_parallel_split_points"
     points = said.raw(key)
     if not points or not pipeline:

@@ -199,19 +199,30 @@ def _examine_network(step: Step, flows: Flows, before: list[Verdict]) -> tuple[l
         return [*before, *_open("", of_ops(step), gap)], []
     decided = [_decide(step, WHOLE, identifier, generated) for identifier in of_ops(step)]
     if step.reference.pipeline.axis:
-        decided = [(_ordered(step, v), c) if v.id == "schedule" else (v, c) for v, c in decided]
+        decided = [_ordered(step, v, c) if v.id == "schedule" else (v, c) for v, c in decided]
     return [*before, *(verdict for verdict, _ in decided)], [c for _, c in decided if c]
 
 
-def _ordered(step: Step, verdict: Verdict) -> Verdict:
-    """The verdict on the messages, joined with the fact that the order in which stages run has no deadlock."""
-    fact = acyclic(step.reference.pipeline)
+def _ordered(step: Step, verdict: Verdict, candidate: Candidate | None) -> tuple[Verdict, Candidate | None]:
+    """The verdict on the messages, joined with the fact that the order in which stages run has no deadlock.
+
+    An order that is written down and cannot run is a candidate at its own sizes.
+    """
+    pipeline = step.reference.pipeline
+    fact = acyclic(pipeline)
     verdict = replace(verdict, instances=verdict.instances + 1, decided=verdict.decided + Decided(solver=1))
     if verdict.verdict != PROVED:
-        return verdict
+        return verdict, candidate
     if fact.verdict == PROVED:
-        return replace(verdict, reason="")
-    return replace(verdict, verdict=UNDECIDED, cls=None, reason=f"the order {fact.order}: {fact.reason}")
+        return replace(verdict, reason="", cls=fact.cls if fact.cls == BOUNDED else verdict.cls), None
+    if pipeline.actions and fact.verdict == REFUTED:
+        event = next((e.path for e in step.events if e.verb == "send"), step.events[-1].path)
+        failure = Failure("schedule", event, z3.BoolVal(True), fact.reason, kind=FailureKind.SUPPOSED)
+        sizes = {**dict.fromkeys(step.reference.mesh.names, 1), pipeline.axis: pipeline.table.ranks,
+                 "m": pipeline.table.microbatches}
+        refuted = replace(verdict, verdict=REFUTED, cls=BOUNDED, event=event, reason=fact.reason)
+        return refuted, Candidate(refuted, WHOLE, failure, sizes)
+    return replace(verdict, verdict=UNDECIDED, cls=None, reason=f"the order {fact.order}: {fact.reason}"), None
 
 
 def _open(group: str, identifiers: Iterable[str], gap: NoRule) -> list[Verdict]:

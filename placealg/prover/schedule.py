@@ -22,6 +22,7 @@ from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
 from placealg.prover.verdict import BOUNDED, PARAMETRIC, PROVED, REFUTED, UNDECIDED, Conclusion
 from placealg.prover.waiting import least, term
+from placealg.step.actions import edges, faults, read_table, starts
 from placealg.step.folded import FOLDED, HELD, LEAST
 from placealg.step.pipeline import AHEAD, IDLE, LATER, TURNS, Pipeline, both_in_flight, in_flight, place
 
@@ -118,8 +119,11 @@ def _waiting(order: str) -> Iterator[Fact]:
 
 
 def acyclic(pipeline: Pipeline) -> Fact:
-    """The fact that schedules of a pipeline's order have no cycle: no stage waits for one that waits for it."""
-    return _acyclic(pipeline.order)
+    """The fact that schedules of a pipeline's order have no cycle: no stage waits for one that waits for it.
+
+    Of an order that is written down it is, at its sizes, that it runs, and that each microbatch goes through once.
+    """
+    return written_down(pipeline.actions) if pipeline.actions else _acyclic(pipeline.order)
 
 
 @kept(is_open, 8)
@@ -129,6 +133,23 @@ def _acyclic(order: str) -> Fact:
     if order in FOLDED:
         return _asked(order, NO_CYCLE, *v_schedule.grows(order))
     return start_times(order)[0] if order in TIMES else numbered(order)
+
+
+ONCE = ("each microbatch goes forward and backward once through each stage, each action stands behind what it needs, "
+        "messages match, and no rank waits for one that waits for it")
+
+
+@kept(is_open, 8)
+def written_down(rows: tuple[str, ...]) -> Fact:
+    """The fact that an order that is written down can run; what is wrong with it where it cannot."""
+    table = read_table(rows)
+    told = [(fault.says, z3.IntVal(fault.left) >= z3.IntVal(fault.right)) for fault in faults(table)]
+    times = starts(table)
+    early = [] if told else [(TOO_EARLY, z3.IntVal(times[one]) >= z3.IntVal(times[two])) for one, two in edges(table)]
+    found = _asked("written down", f"{ONCE}, on {table.ranks} ranks with {table.chunks} chunks each and "
+                                   f"{table.microbatches} microbatches", [], tuple(told or early))
+    wrong = "; ".join(says for says, _ in told[:2]) + (f"; and {len(told) - 2} more" if len(told) > 2 else "")
+    return replace(found, cls=BOUNDED, reason=wrong)
 
 
 GROWING = Times(lambda p, i, ahead, n: 2 * n + 2 * i,

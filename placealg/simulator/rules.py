@@ -6,6 +6,7 @@ prover have both in `placealg.step`, in other words, so that an error in either 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from placealg.errors import InputError
@@ -75,6 +76,14 @@ def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -
     (F0, F1, B0, F2, B1, B2)
     """
     chunks, behind = pipeline.chunks or 1, ranks - 1 - stage
+    if pipeline.actions:
+        mine = [chunk for chunk in range(ranks * chunks) if home(pipeline, chunk, ranks) == stage]
+        done = []
+        for chunk, kind, microbatch in re.findall(r"(?<![\w])(\d+)([FIWB])(\d+)", pipeline.actions[stage]):
+            parts = {"F": ("forward",), "I": ("backward",), "W": ("weights",), "B": ("backward", "weights")}[kind]
+            done += [Item(part, int(microbatch), mine.index(int(chunk))) for part in parts
+                     if part != "weights" or pipeline.order in WEIGHTS_APART]
+        return tuple(done)
     if pipeline.order in _IN_A_V:
         doing = _zb_v if pipeline.order == "zb_v" else _dualpipe_v
         return tuple(item for item in doing(stage, ranks, microbatches) if item.microbatch < microbatches)

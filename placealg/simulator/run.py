@@ -16,6 +16,7 @@ from placealg.simulator.box import Box
 from placealg.simulator.execute import run
 from placealg.simulator.field import PRIME, Array, Number, Residues, in_floats, residues, told, unequal
 from placealg.simulator.machine import Deadlock, Machine, Table
+from placealg.simulator.played import played
 from placealg.simulator.reference import Numbers, Slot, State
 from placealg.simulator.setting import Setting
 from placealg.simulator.space import OwnedElements, Space
@@ -304,6 +305,9 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
 def _simulated(step: Step, setting: Setting, steps: int) -> Outcome:
     trees, states = Trees.of(step), partial(device.trajectory, step.reference, setting)
     comparison = Comparison(states(steps))
+    if step.reference.pipeline and step.reference.pipeline.actions and (wrong := played(step.reference.pipeline)):
+        return Outcome(False, Difference(1, "the rows of its order", (), "order", 0, None, wrong,
+                                         "each rank comes to the end of its row"), 0)
     try:
         machine = Machine(step, setting, comparison)
         switch_on(machine, {s: comparison.states[0].weight[s] for s in machine.slots})

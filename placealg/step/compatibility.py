@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
 from math import gcd, prod
+from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
@@ -16,7 +17,7 @@ from placealg.models.graph import Op, unit_of
 from placealg.models.model import Model
 from placealg.models.stage_parts import predicting
 from placealg.placement import REGION, Mode
-from placealg.step.pipeline import FIRST, LAST, ONE_STAGE, Pipeline, part_of
+from placealg.step.pipeline import FIRST, LAST, ONE_STAGE, ORDERS, Pipeline, part_of
 from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
 from placealg.step.trainable import trained, trained_problems
 from placealg.step.unsplit_groups import with_whole
@@ -335,6 +336,12 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
                 yield ("dims", axis), InputError(
                     f"[dims] {axis} names dim '{LAYER}', but op '{op.output}' of {model.name} reads '{name}' of the "
                     "first stage; a stage is handed only what leaves the layer before it")
+    if pipeline.actions:
+        try:
+            _check_actions(pipeline, axes.get(axis), strategy.option("schedule", "microbatches"))
+        except InputError as error:
+            yield ("schedule", "actions"), error
+            return
     counts = [loop.count for loop in graph.loops]
     ranks = int(axes[axis]) if axis in axes else len(pipeline.stages) // (pipeline.chunks or len(pipeline.stages) or 1)
     if ranks:
@@ -352,6 +359,21 @@ def _pipeline_problems(strategy: Strategy, model: Model, axes: Mapping[str, int 
             f"{axes[axis]}")
 
 
+def _check_actions(pipeline: Pipeline, ranks: int | Fraction | None, microbatches: Any) -> None:
+    """Raise an InputError if an order that is written down is for other sizes, or chunks are dealt otherwise."""
+    table = pipeline.table
+    said = {"ranks": (table.ranks, ranks), "microbatches": (table.microbatches, microbatches),
+            "chunks": (table.chunks, pipeline.chunks)}
+    for what, (has, told) in said.items():
+        if has != told:
+            raise InputError(f"[schedule] actions are of {has} {what}, and the strategy has {told}")
+    fits = [order for order in ORDERS if (Pipeline(pipeline.axis, order).folded is table.folded) and
+            (not table.splits or Pipeline(pipeline.axis, order).splits)]
+    if pipeline.order not in fits:
+        raise InputError(f"[schedule] actions are no order of the kind of {pipeline.order}; pipeline says how chunks "
+                         f"are dealt and whether backwards have two parts: {', '.join(fits)}")
+
+
 def pipeline_of(strategy: Strategy, model: Model) -> Pipeline:
     """The schedule of the strategy's pipeline axis on a model as it trains it; one stage if it has none."""
     if not strategy.pipeline_axis:
@@ -359,7 +381,8 @@ def pipeline_of(strategy: Strategy, model: Model) -> Pipeline:
     chunks = strategy.option("schedule", "chunks")
     found = Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
                      strategy.option("schedule", "stages"), strategy.stages_alone,
-                     max(1, len([u for u in predicting(model.graph) if model.graph.single(u)])))
+                     max(1, len([u for u in predicting(model.graph) if model.graph.single(u)])),
+                     strategy.option("schedule", "actions"))
     return found.dealt(strategy.mesh.sizes().get(found.axis))
 
 

@@ -17,6 +17,7 @@ from placealg.errors import InputError
 from placealg.mesh import ALONE, PREDICTION, SAID, STAGE_ENDS
 from placealg.models.graph import Graph
 from placealg.polynomial import Polynomial
+from placealg.step.actions import Table, read_table
 from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
 
 FIRST, LAST = STAGE_ENDS
@@ -80,7 +81,8 @@ class Pipeline:
     so that chunk k runs on rank k mod ranks, or in a folded pipeline one of the second half on rank 2*ranks - 1 - k; it
     is empty if layers are spread evenly (each chunk then holds the floor or the ceiling of the quotient). `alone` are
     the parts, "first", "prediction" and "last", whose chunk has no layer, but one instance of a unit that stands there
-    (`models.stage_parts`), or of `predicting` of them where those predict.
+    (`models.stage_parts`), or of `predicting` of them where those predict. `actions` are the rows of an order that is written
+    down for its own number of ranks and microbatches; `order` is then the one by which its chunks are dealt.
     """
 
     axis: str
@@ -89,6 +91,7 @@ class Pipeline:
     stages: tuple[int, ...] = ()
     alone: tuple[str, ...] = ()
     predicting: int = 1
+    actions: tuple[str, ...] = ()
 
     def ranks(self, sizes: Mapping[str, int]) -> int:
         """The number of stages at these sizes of the axes.
@@ -108,9 +111,14 @@ class Pipeline:
         return self.order in LATER or self.folded
 
     @property
+    def table(self) -> Table:
+        """The order that is written down."""
+        return read_table(self.actions)
+
+    @property
     def grouped(self) -> bool:
         """Whether it takes microbatches in groups of as many as there are ranks."""
-        return self.order in TURNS
+        return self.order in TURNS and not self.actions
 
     def dealt(self, ranks: int | None, chunks: int | None = None) -> Pipeline:
         """The pipeline on so many ranks with so many chunks: a list says how many each rank has, where it is not said.
@@ -282,6 +290,11 @@ class Item:
         return f"{self.phase[0].upper()}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
 
 
+_PHASES: Mapping[str, tuple[str, ...]] = {"F": ("forward",), "I": ("backward",), "W": ("weights",),
+                                          "B": ("backward", "weights")}
+"""Kind of action -> the phases of the items that it is; the weights' alone where the order has the backward apart."""
+
+
 def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple[Item, ...]:
     """The items of a stage's work, in order.
 
@@ -297,6 +310,10 @@ def work(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -> tuple
     (F0, B0, F1, B1, W0, F2, B2, W1, W2)
     """
     chunks = pipeline.chunks or 1
+    if pipeline.actions:
+        own = pipeline.own(stage, ranks)
+        return tuple(Item(phase, action.microbatch, own.index(action.chunk)) for action in pipeline.table.rows[stage]
+                     for phase in _PHASES.get(action.kind, ()) if phase != "weights" or pipeline.splits)
     if pipeline.folded:
         return tuple(Item(*item) for item in folded_work(pipeline.order, stage, ranks, microbatches))
     pipeline.check_groups(ranks, microbatches)
@@ -354,6 +371,8 @@ def in_flight(pipeline: Pipeline, part: str = "") -> str:
     """
     if not pipeline.axis:
         return "1"
+    if pipeline.actions:
+        return str(_most(pipeline, part, ("I", "B")))
     if part in (FIRST, LAST) and pipeline.chunks != 1:
         return {FIRST: "Min(m, 2*p)", LAST: "1"}[part]
     if part == PREDICTION and pipeline.chunks != 1:
@@ -361,6 +380,18 @@ def in_flight(pipeline: Pipeline, part: str = "") -> str:
     if pipeline.folded:
         return HELD[pipeline.order]
     return f"Min(m*v, {AHEAD[pipeline.order]} + 1)"
+
+
+def _most(pipeline: Pipeline, part: str, kinds: tuple[str, ...]) -> int:
+    """The most forwards without their backwards of an order that is written down, on the rank that has most.
+
+    For FIRST and LAST, and where a part runs alone, it is that of the chunk with which they run.
+    """
+    table = pipeline.table
+    end = table.ranks * table.chunks - 1
+    chunk = {FIRST: 0, LAST: end, PREDICTION: end - 1}.get(part)
+    ranks = range(table.ranks) if chunk is None else [table.rank(chunk)]
+    return max(table.held(rank, kinds, chunk) for rank in ranks)
 
 
 def both_in_flight(pipeline: Pipeline) -> str:
@@ -371,6 +402,8 @@ def both_in_flight(pipeline: Pipeline) -> str:
     >>> both_in_flight(Pipeline("pp", "zb_h1")), both_in_flight(Pipeline("pp"))
     ('Min(m*v, p)', 'Min(m*v, p - 1 - i + 1)')
     """
+    if pipeline.actions:
+        return str(_most(pipeline, "", ("W", "B")))
     return f"Min(m*v, {ENOUGH[pipeline.order]})" if pipeline.order in ENOUGH else in_flight(pipeline)
 
 

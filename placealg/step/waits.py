@@ -86,6 +86,23 @@ def durations(pipeline: Pipeline) -> Mapping[str, Times]:
     return {"forward": (1, 0, 0), "backward": (0, 1, 0 if pipeline.splits else 1), "weights": (0, 0, 1)}
 
 
+def longest_wait(pipeline: Pipeline) -> tuple[int, int]:
+    """(the longest time that a stage waits in a step, the time that it works) of an order that is written down.
+
+    The unit is that of a forward, of a backward for the inputs and of one for the weights, which take equally long; a
+    stage waits from the first item of all to its own first, between its items, and from its last to the last of all.
+
+    >>> longest_wait(Pipeline("pp", actions=("0F0,0B0", "1F0,1B0")))
+    (3, 3)
+    """
+    table, took = pipeline.table, durations(pipeline)
+    run = ends(pipeline, table.ranks, table.microbatches, (1, 1, 1))
+    every = max(map(sum, run.values()))
+    works = [sum(sum(took[item.phase]) for item in work(pipeline, rank, table.ranks, table.microbatches))
+             for rank in range(table.ranks)]
+    return every - min(works), min(works)
+
+
 def _plus(one: Times, other: Times, times: int = 1) -> Times:
     return one[0] + times * other[0], one[1] + times * other[1], one[2] + times * other[2]
 

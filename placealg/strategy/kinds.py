@@ -233,6 +233,13 @@ def _layers(label: str, value: Any, *_: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _rows(label: str, value: Any, *_: Any) -> tuple[str, ...]:
+    rows = _strings(label, value)
+    if not rows or not all(row.strip() and row.isprintable() for row in rows):
+        raise InputError(f"{label} is {shown(value)[:80]}: expected a list of rows of actions, one for each rank")
+    return rows
+
+
 def _layers_chosen(label: str, value: Any, *_: Any) -> FrozenMap[str, int]:
     if not isinstance(value, Mapping):
         raise InputError(f"{label} is {shown(value)}: expected a table, such as {{ first = 12 }} or {{ every = 2 }}")
@@ -355,6 +362,7 @@ MATRIX = Kind("a list of dims; [] where the parameters are no matrices", _names,
 STAGES = Kind("a list of the layers of each stage, whole numbers of at least 1; the first and the last may have "
               "0, and the one before a last one with 0", _layers,
               {"type": "array", "items": {"type": "integer", "minimum": 0}})
+ROWS = Kind("a list of rows, one for each rank, such as \"0F0,0F1,0B0,0B1\"", _rows, {**_STRINGS, "items": _TEXT})
 LAYERS_CHOSEN = Kind("{ first = N } or { every = N }, N a whole number of at least 1", _layers_chosen, {"anyOf": [
     {"type": "object", "additionalProperties": False, "required": [how], "properties": {how: _LEAST_1}}
     for how in ("first", "every")]})

@@ -29,6 +29,7 @@ from placealg.strategy.kinds import (
     PATTERNS,
     PLACEMENT,
     REDUCED_HOW,
+    ROWS,
     SHARE,
     SIZE,
     STAGES,
@@ -196,6 +197,7 @@ TABLES: Mapping[str, Table] = {
          "pipeline": Key(choice("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb", *IN_A_V), "1f1b"),
          "chunks": Key(counted("v"), 1),
          "stages": Key(STAGES, ()),
+         "actions": Key(ROWS, ()),
          "alone": Key(choices(*ALONE), ())}),
     "parameters": Table(
         "the tier on which parameters rest",

@@ -111,7 +111,7 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         if listed[at] and (end in alone or (PREDICTION in alone and end == ALONE[-1])):
             yield ("schedule", "alone"), InputError(f"[schedule] alone says that the {SAID.get(end, end)} stage has no "
                                                     f"layer, and stages = {list(listed)} gives it {listed[at]}")
-    for key in ("pipeline", "chunks", "stages", "alone"):
+    for key in ("pipeline", "chunks", "stages", "alone", "actions"):
         if not axes and key in strategy.tables.get("schedule", FrozenMap()):
             yield ("schedule", key), InputError(f"[schedule] {key}: no axis is a pipeline; one names [\"{LAYER}\"] in "
                                                 "[dims]")

@@ -430,7 +430,7 @@ def test_each_obligation_of_the_ops_has_its_verdict(step: Step) -> None:
     flows, made = Flows(step), Obligations(instances=Counter(x=7))
     network = Mock(return_value=made)
     with patch.multiple(prover, network_obligations=network, _decide=decided,
-                        _ordered=lambda step, v: replace(v, reason=f"ordered on {step}")):
+                        _ordered=lambda step, v, c: (replace(v, reason=f"ordered on {step}"), c)):
         verdicts, candidates = prover._examine_network(step, flows, [VACUOUS])
     network.assert_called_once_with(step, flows)
     wrong = candidate(WHOLE, identifier="random")
@@ -456,13 +456,14 @@ def test_an_order_of_stages_is_one_more_fact(ended: Conclusion) -> None:
     acyclic = Mock(return_value=Fact("1f1b", "no cycle", PROVED, PARAMETRIC, "for all sizes"))
     with patch.object(prover, "acyclic", acyclic):
         words = "" if ended == PROVED else "said"
-        assert prover._ordered(STAGED, before) == replace(before, instances=5, reason=words, decided=Decided(solver=1))
+        told = replace(before, instances=5, reason=words, decided=Decided(solver=1))
+        assert prover._ordered(STAGED, before, None) == (told, None)
         acyclic.assert_called_once_with(STAGED.reference.pipeline)
         for other in (UNDECIDED, REFUTED):
             acyclic.return_value = Fact("1f1b", "no cycle", other, PARAMETRIC, "gave up")
             after = replace(before, instances=5, decided=Decided(solver=1))
-            assert prover._ordered(STAGED, before) == (after if ended != PROVED else replace(
-                after, verdict=UNDECIDED, cls=None, reason="the order 1f1b: gave up"))
+            assert prover._ordered(STAGED, before, None) == (after if ended != PROVED else replace(
+                after, verdict=UNDECIDED, cls=None, reason="the order 1f1b: gave up"), None)
 
 
 # what is supposed to be wrong where nothing else is

@@ -195,7 +195,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) 
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
     elif fsdp:
         data, replicas = _data(draft, tp * cp * ep, replicas)
-        sharded = read_fsdp(draft, data, replicas, steps, precision, lora is not None)
+        sharded = read_fsdp(draft, data, replicas, steps, precision, lora is not None, raised=(1,))
         if lora:
             whole = _sharded_adapters(draft, sharded, cp, precision, lora)
     else:
@@ -203,7 +203,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) 
         key = next((k for k in HALVES if said.raw(k) not in (None, False)), "bf16" if precision else "fp16")
         wide = 2 if precision else 4
         if lora and precision:
-            read_adapter_ddp(draft, key, split=tp * cp * ep)
+            whole = read_adapter_ddp(draft, key, split=tp * cp * ep)
         else:
             read_ddp(draft, wide, key, wide, tp * cp * ep)
     if ep > 1:

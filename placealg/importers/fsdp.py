@@ -9,7 +9,7 @@ as a part of its layer's unit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +69,11 @@ def sharding_word(said: Said, version: int, strategy: tuple[str, Any], reshard: 
 
 
 def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precision: str, lora: bool,
-              launcher: Said | None = None) -> Sharded:
+              launcher: Said | None = None, raised: Sequence[int] = (1, 2)) -> Sharded:
     """FSDP over `data` ranks, `replicas` among them, by `fsdp` and by fsdp_config, whose keys may begin with fsdp_.
 
-    `precision` is the key of mixed precision, "" without, or pure_bf16; `lora`: adapters alone train, beside a frozen
-    base. fsdp_config is that of the `launcher`, if there is one.
+    `precision` is the key of 16 bits, "" without; `lora`: adapters alone train, beside a frozen base. fsdp_config is
+    that of the `launcher`, if there is one. `raised` are the versions under which what trains is raised to fp32.
     """
     said, parts = draft.said, draft.parts
     own = launcher or said
@@ -117,7 +117,7 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
         axes = () if none else ("dp",)
     if listed:
         said.read("fsdp", f"{parts.factors[-1][0]}{', and offload' if 'offload' in words else ''}")
-    if precision == "pure_bf16":
+    if precision and version not in raised and not lora:
         parts.types(w=2, g=2, wire=2, o=4, act=2)
         said.read(precision, "[types] w = g = wire = 2, o = 4: what was loaded is trained")
     elif precision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +15,6 @@ from placealg.importers.beside import beside, is_there
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
-from placealg.importers.fsdp import FSDP, fsdp_words
 from placealg.importers.kinds import kind_of
 from placealg.importers.names import alike_name, kind_without_graph, shipped_name
 from placealg.importers.said import Said
@@ -78,8 +78,13 @@ def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2, split: int = 1) 
                          "master")
 
 
-def read_adapter_ddp(draft: Draft, key: str, base: int = 2, adapter: int = 4, act: int = 2, split: int = 1) -> None:
-    """DDP on a frozen base of `base` bytes, with adapters of `adapter` (PEFT's autocast_adapter_dtype makes them 4)."""
+def read_adapter_ddp(draft: Draft, key: str, base: int = 2, adapter: int = 4, act: int = 2, split: int = 1,
+                     raised: bool = False) -> Mapping[str, Any]:
+    """DDP on a frozen base of `base` bytes, with adapters of `adapter` (PEFT's autocast_adapter_dtype makes them 4).
+
+    The answer are the bytes of modules that train whole. PEFT leaves them in the base's type (its cast_adapter_dtype
+    goes through layers of adapters alone), unless the trainer has everything that trains `raised` to fp32.
+    """
     draft.parts.axis("dp", draft.divided(draft.options.world_size, split, "other parallelism"))
     draft.parts.types(w=base, g=adapter, wire=adapter, o=2 * adapter, act=act)
     for part in (LOW, HIGH):
@@ -87,26 +92,7 @@ def read_adapter_ddp(draft: Draft, key: str, base: int = 2, adapter: int = 4, ac
     draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
     draft.said.read(key, f"[types] w = {base} of the base; w = g = wire = {adapter}, o = {2 * adapter} of adapters, "
                          "without a master")
-
-
-def read_fsdp_list(draft: Draft, key: str, precision: str, steps: int, word: str | None = None) -> None:
-    """FSDP by the Trainer's list under a key, or as its `word`; gradients rest whole between microbatches.
-
-    Shards rest in fp32; they are gathered in 16 bits where `precision` names such.
-    """
-    word, words = (word, ()) if word else fsdp_words(draft.said, key)
-    name = FSDP[word]
-    draft.parts.axis(name, draft.divided(draft.options.world_size, 1, "FSDP"))
-    if precision:
-        draft.parts.types("accelerate_fsdp", **({} if steps > 1 else {"g": 4}))
-    else:
-        draft.parts.types(w=4, g=4, wire=4, o=8, act=4)
-    if steps > 1 and name in ("zero3", "fsdp_no_reshard"):
-        draft.parts.accumulate_whole("dp")
-    draft.said.read(key, f"{name}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under no_sync")
-    if "offload" in words:
-        draft.parts.modifier("offload_optimizer")
-        draft.parts.modifier("offload_parameters")
+    return {"w": 4, "g": 4, "wire": 4, "o": 8} if raised else {"w": base, "g": base, "wire": base, "o": 2 * base}
 
 
 def config_beside(draft: Draft, name: str) -> str:

@@ -140,7 +140,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> Mapping[str
     else:
         loaded = 2 if said.flag("pure_bf16") else 4
         if lora and precision and loaded == 4:
-            read_adapter_ddp(draft, "bf16" if precision == "bf16" else "fp16")
+            whole = read_adapter_ddp(draft, "bf16" if precision == "bf16" else "fp16", raised=True)
         else:
             read_ddp(draft, loaded, "pure_bf16" if loaded == 2 else "bf16" if said.has("bf16") else "fp16",
                      2 if precision or loaded == 2 else 4)
@@ -193,7 +193,6 @@ def _fsdp(draft: Draft, precision: str, steps: int, lora: bool, launcher: Said |
                                        "read")
     if lora and said.number("quantization_bit", 0) == 8:
         raise said.refuse("quantization_bit", "quantization_bit 8 under FSDP, with which LLaMA-Factory does not start")
-    key = "pure_bf16" if pure else precision
-    sharded = read_fsdp(draft, draft.divided(draft.options.world_size, 1, "FSDP"), 1, steps, key, lora,
-                        launcher)
+    sharded = read_fsdp(draft, draft.divided(draft.options.world_size, 1, "FSDP"), 1, steps,
+                        "pure_bf16" if pure else precision, lora, launcher, () if pure else (1, 2))
     return shard_adapters(draft, sharded, sharded.axes, precision, True, sharded.version == 1) if lora else {}

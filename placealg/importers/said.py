@@ -242,7 +242,9 @@ class Said:
 
 
 def _off(value: Any) -> bool:
-    """Whether a value turns nothing on."""
-    if value is True:
-        return False
-    return value in (None, False, "", 0, 1, "0", "1", "false", "False", "null", "none", "None") or value in ([], {})
+    """Whether a value turns nothing on, or is a degree of 1.
+
+    >>> _off("0.0"), _off("1"), _off(True), _off("null")
+    (True, True, False, True)
+    """
+    return says_nothing(value) or (value is not True and bool(re.fullmatch(r"1(\.0*)?", str(value))))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
-from placealg.importers.hf import (
-    read_adapter_ddp,
-    read_ddp,
-    read_deepspeed_path,
-    read_fsdp_list,
-    read_model_name,
-    read_optimizer,
-)
+from placealg.importers.fsdp import read_fsdp
+from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
 from placealg.importers.kernels import LIGER, read_words, run_loss
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
+from placealg.importers.said import Said
+from placealg.importers.tables import table
 
 MARKS = {
     "trl grpo or rloo": ("reward_funcs", "num_generations", "max_completion_length", "generation_batch_size",
@@ -61,7 +58,7 @@ def read_trl(document: Document, options: Options) -> Reading:
     autocast = said.flag("bf16") if said.has("bf16") else not fp16
     precision = "bf16" if autocast else "fp16" if fp16 else ""
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
-    _engine(draft, precision, steps, lora)
+    whole = _engine(draft, precision, steps, lora)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
@@ -90,7 +87,7 @@ def read_trl(document: Document, options: Options) -> Reading:
     read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     if lora:
-        read_adapters(draft, lora)
+        read_adapters(draft, replace(lora, whole_types=whole))
         if not said.has("lora_dropout"):
             said.approximated("lora_dropout", "dropout of what enters an adapter is left out, with its masks (default)",
                               said.default("lora_dropout"))
@@ -150,9 +147,13 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
                        bits, "lora_dropout")
 
 
-def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) -> None:
-    """DeepSpeed, FSDP or DDP, by the file's own keys or by accelerate's configuration that it names."""
+def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) -> Mapping[str, Any]:
+    """DeepSpeed, FSDP or DDP, by the file's own keys or by accelerate's configuration that it names.
+
+    The answer are the bytes of modules that train whole beside adapters.
+    """
     said = draft.said
+    whole: Mapping[str, Any] = {}
     named = said.raw("accelerate_config")
     launched = str(named) if named is not None else ""
     if launched and launched not in LAUNCHED:
@@ -181,14 +182,19 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) 
                                    "is not read")
         if word not in ("float32", "auto"):
             raise said.refuse(dtype, f"{dtype} {word} under FSDP: shards of 16 bits are not read")
-        if said.raw("fsdp_config"):
-            raise said.refuse("fsdp_config", "fsdp_config decides how states are sharded, and is not read",
-                              "give accelerate's")
-        read_fsdp_list(draft, key, precision, steps, "full_shard" if key == "accelerate_config" else None)
+        file = Document(f"{launched}.yaml", {"fsdp_config": {"fsdp_version": int(launched[-1])}}, {}, "") \
+            if launched.startswith("fsdp") else None
+        launcher = Said(table("accelerate"), file, draft.options) if file else None
+        if launcher and (two := next((k for k in ("fsdp", "fsdp_config") if said.raw(k)), "")):
+            raise said.refuse(two, f"{two} beside {launched}, which sets up an engine, too")
+        read_fsdp(draft, draft.divided(draft.options.world_size, 1, "FSDP"), 1, steps, precision, False, launcher)
+        if launcher:
+            said.read("accelerate_config", f"FSDP{launched[-1]}, all states sharded")
+            draft.include(launcher)
         said.leave(dtype, "shards rest in fp32")
     elif lora:
         base, adapter = loaded, 2 if lora.bits else 4
-        read_adapter_ddp(draft, dtype, base, adapter, 2 if precision or base == 2 else 4)
+        whole = read_adapter_ddp(draft, dtype, base, adapter, 2 if precision or base == 2 else 4)
     else:
         read_ddp(draft, loaded, dtype, 2 if precision or loaded == 2 else 4)
     if launched:
@@ -196,7 +202,8 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) 
     if precision == "fp16":
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")
-    elif precision:
+    elif precision and not (said.raw("fsdp") or launched.startswith("fsdp")):
         said.read("bf16", "autocast: ops run in bf16", True)
-    else:
+    elif not precision:
         said.read("bf16", "no autocast", False)
+    return whole

@@ -15,7 +15,7 @@ from placealg.cases.sizes import DEVICES, read_sizes, said_sizes
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import PREDICTION
-from placealg.models.config import resolve_model
+from placealg.models.config import has_style, resolve_model
 from placealg.models.losses import with_loss
 from placealg.models.model import Model
 from placealg.progress import remark, say
@@ -273,6 +273,19 @@ def _named(word: str, file: StrategyFile) -> str:
     return str(beside) if file.model and beside.exists() else file.model
 
 
+def _as_filed(file: StrategyFile, model: Model | str | None, named: Model | str, said: CommandOptions,
+              strategy: Strategy) -> Model:
+    """The model of a case, run as the strategy's file says where the command line is silent."""
+    name = model or named
+    runs = {key: value for key, value in file.runs.items() if said.get(key) is None}
+    styled = isinstance(name, str) and has_style(name)
+    chosen = model_on(model, named, CommandOptions(**{**said, **{  # type: ignore[typeddict-item]
+        key: runs[key] for key in ("flash", "dropout") if key in runs and styled}}), strategy)
+    if "loss" in runs and not said.get("loss") and any(op.kind == "cross_entropy" for op in chosen.graph.ops):
+        return with_loss(chosen, runs["loss"])
+    return chosen
+
+
 def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes: Iterable[str], default: Model | str,
                said: CommandOptions) -> CommandCase:
     file = read_strategy_file(word)
@@ -281,7 +294,7 @@ def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes:
     if not Path(word).resolve().is_relative_to(proofs_folder("").resolve()):
         _remark(strategy)
     try:
-        chosen = run_as(model_on(model, named or default or default_model(strategy), said, strategy), said)
+        chosen = run_as(_as_filed(file, model, named or default or default_model(strategy), said, strategy), said)
         chosen = replace(chosen, left_out=(*chosen.left_out, *file.left_out)) if file.left_out else chosen
         step = base = derive(strategy, chosen)
     except InputError as error:

@@ -27,8 +27,8 @@ def written(reading: Reading, model_file: str = "") -> str:
         head += ["left_out = [", *(f"  {toml_value(_printable(text))}," for text in reading.not_covered), "]"]
     if reading.sizes:
         head += _comment("sizes: --set " + " ".join(f"{s}={n}" for s, n in reading.sizes.items()))
-    if reading.run_with:
-        head += _comment(f"the model: {reading.run_with}")
+    if reading.runs:
+        head += ["runs = { " + ", ".join(f"{key} = {toml_value(value)}" for key, value in reading.runs.items()) + " }"]
     placed = {line[1:-1].partition(".")[0] for line in tables.splitlines() if _TABLE.match(line)}
     by_table: dict[str, list[ReadingItem]] = {}
     for item in reading.read:

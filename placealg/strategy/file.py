@@ -13,7 +13,7 @@ from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
 from placealg.strategy.expression import parse_strategy
-from placealg.strategy.kinds import TEXT, Kind, Schema, by_name, choice, placed, whole
+from placealg.strategy.kinds import FLAG, TEXT, Kind, Schema, by_name, choice, placed, whole
 from placealg.strategy.kinds import Path as KeyPath
 from placealg.strategy.options import SCHEMA
 from placealg.strategy.spec import Strategy, overlay
@@ -49,6 +49,18 @@ def _tables(label: str, value: Any, *_: Any) -> list[Mapping[str, Any]]:
     return value
 
 
+def _runs(label: str, value: Any, *_: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{label} is {shown(value)}: expected a table such as {{ flash = true, loss = \"chunked\" }}")
+    for name, one in value.items():
+        if name not in RUNS:
+            raise InputError(f"{label} has no '{name}'", name=name, valid=RUNS)
+        if not isinstance(one, str if RUNS[name] is TEXT else bool):
+            expected = "a word" if RUNS[name] is TEXT else FLAG.words
+            raise InputError(f"{label} says {name} = {shown(one)}: expected {expected}")
+    return value
+
+
 def _as_said(_label: str, value: Any, *_: Any) -> Any:
     return value
 
@@ -56,6 +68,9 @@ def _as_said(_label: str, value: Any, *_: Any) -> Any:
 def _class(label: str, value: Any, *rest: Any) -> str:
     return str(_CLASS.read(label, value.upper() if isinstance(value, str) else value, *rest))
 
+
+RUNS: Mapping[str, Kind] = {"flash": FLAG, "dropout": FLAG, "loss": TEXT}
+"""The keys of `runs`: how the model is run, as --flash, --dropout and --loss say, which go before."""
 
 _CLASS = choice("PARAMETRIC", "CUTOFF", "BOUNDED")
 _RUNS: Schema = {**by_name(whole(1).schema, r"^(?!counts$)[A-Za-z_]\w*$"),
@@ -80,6 +95,9 @@ TOP: Mapping[str, tuple[Kind, str]] = {
     "name": (_PRINTED, "what the strategy is called"),
     "source": (_PRINTED, "where it comes from"),
     "model": (_PRINTED, "a shipped name, or the path of a config.json"),
+    "runs": (Kind("a table of flash, dropout and loss", _runs, {
+        "type": "object", "properties": {name: kind.schema for name, kind in RUNS.items()},
+        "additionalProperties": False}), "how the model is run: attention as one op, dropout, the cross entropy"),
     "left_out": (Kind("a list of non-empty strings", _texts, {"type": "array", "items": TEXT.schema, "minItems": 1}),
                  "what the run has and the strategy lacks, which a verdict then does not cover"),
     "base": (_PRINTED, "the strategy that the tables change, an expression over the catalogue"),
@@ -130,7 +148,7 @@ class StrategyFile:
 
     `base` is the expression that the tables override, "" without one; `model` a model's name or path.
     `positions` gives each key of the raw tables its line: `positions.where("edit", 0, "drop")`. `left_out` says in
-    words what the run has that is described here and the strategy lacks.
+    words what the run has that is described here and the strategy lacks, `runs` how the model is run.
     """
 
     strategy: Strategy
@@ -145,6 +163,7 @@ class StrategyFile:
     positions: Positions
     masked: tuple[Masked, ...] = ()
     left_out: tuple[str, ...] = ()
+    runs: FrozenMap[str, Any] = FrozenMap()
 
     def place(self, path: KeyPath) -> str:
         """`FILE:LINE` of what says the key of a strategy's table: the key, or the base where the file is silent."""
@@ -242,7 +261,7 @@ def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
             raise InputError("masked says where a bug does not show, and the file expects no refuted verdict")
     return StrategyFile(strategy, expect, texts["source"], tuple(said.get("edit", ())), tuple(said.get("event", ())),
                         positions.file, said.get("loops", {}), texts["base"], texts["model"], positions, masked,
-                        tuple(said.get("left_out", ())))
+                        tuple(said.get("left_out", ())), FrozenMap(said.get("runs", {})))
 
 
 def _place(path: KeyPath, positions: Positions) -> str:

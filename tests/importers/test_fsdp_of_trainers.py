@@ -76,7 +76,8 @@ def test_modules_that_train_whole_under_ddp(trainer: str, keys: dict[str, Any], 
     assert tuple(int(types[name]) for name in ("w", "g", "o")) == bytes_
 
 
-@pytest.mark.parametrize("word", ["0.0", "0.00", "no", "off", "None", "[]", "-0", "1", "1.0", 1, 0.0, False, None, [], {}])
+@pytest.mark.parametrize("word", [
+    "0.0", "0.00", "no", "off", "None", "[]", "-0", "1", "1.0", 1, 0.0, False, None, [], {}])
 def test_what_turns_nothing_on(word: Any) -> None:
     """The quoted "0.0" among them: a key of placement that no table knows is no reason to refuse where it is off."""
     assert _off(word)

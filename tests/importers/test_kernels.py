@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from placealg.cases.case import read_case
 from placealg.cost.sizing import fit
+from placealg.errors import InputError
 from placealg.importers.model import model_of
 from placealg.importers.read import read, read_words
 from placealg.importers.reading import Options, Reading
+from placealg.importers.write import written
 from placealg.models.model import Model
 
 HERE = Path(__file__).parent
@@ -139,3 +142,36 @@ def test_gpt3_of_nemo_fits_as_its_file_runs_it() -> None:
         case = read_case(path, None, (), **options)  # type: ignore[arg-type]
         found = fit(case.step, case.strategy, case.model, Fraction(80 * 10**9), case.sizes)
         assert all(one.fits for one in found) is want
+
+
+ROUND = {"run.yaml": ("model_name_or_path: meta-llama/Llama-3.1-8B\ndataset_name: mine\n"
+                      "attn_implementation: {0}\nloss_type: {1}\n", ("eager", "sdpa"), ("chunked_nll", "nll")),
+         "run.sh": ("torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --bf16 "
+                    "--num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 {0} "
+                    "--cross-entropy-loss-fusion {1}\n",
+                    ("--use-flash-attn", "--transformer-impl local --attention-dropout 0.1"),
+                    ("--cross-entropy-fusion-impl native", "--cross-entropy-fusion-impl te"))}
+
+
+@pytest.mark.parametrize(("file", "attention", "loss"), [
+    (file, a, b) for file, (_, attentions, losses) in ROUND.items() for a in attentions for b in losses])
+def test_a_written_file_means_the_same(tmp_path: Path, file: str, attention: str, loss: str) -> None:
+    """Attention, dropout and the loss stand in what `import -o` writes; the command line goes before it."""
+    source, target = tmp_path / file, tmp_path / "written.toml"
+    source.write_text(ROUND[file][0].format(attention, loss), encoding="utf-8")
+    target.write_text(written(read(source)), encoding="utf-8")
+    for said in ({}, {"flash": False, "loss": "eager"}, {"dropout": True}):
+        for model in ("llama-3-8b", "gpt2"):
+            one, two = (read_case(str(path), model, (), **said).model for path in (source, target))
+            assert one.graph == two.graph, (said, model)
+
+
+@pytest.mark.parametrize(("runs", "message"), [
+    ("{ flsh = true }", "runs has no 'flsh'; did you mean 'flash'?"), ("{ flash = 1 }", "expected true or false"),
+    ("{ loss = true }", "expected a word"), ('"flash"', "expected a table"), ('{ loss = "chunk" }', "chunk"),
+])
+def test_runs_of_a_file_are_checked(tmp_path: Path, runs: str, message: str) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(f'base = "zero3"\nruns = {runs}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_case(str(file), "gpt", ())

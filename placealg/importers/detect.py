@@ -11,6 +11,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.importers.automodel import is_automodel
 from placealg.importers.document import MAX_BYTES, Document, json_document, toml_document
+from placealg.importers.llamafactory_v1 import is_v1
 from placealg.importers.megatron_files import is_bridge, is_flagscale, is_primus
 from placealg.importers.nemo import is_nemo
 from placealg.importers.tables import formats, table
@@ -38,6 +39,7 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "llamafactory": lambda data: "finetuning_type" in data or (
         "model_name_or_path" in data and data.get("stage") in ("sft", "pt", "dpo", "kto", "rm", "ppo")),
     "trl": is_trl,
+    "llamafactory_v1": is_v1,
     "axolotl": lambda data: "base_model" in data and bool({"datasets", "micro_batch_size", "pretraining_dataset"} & set(
         data)),
     "maxtext": _maxtext,

@@ -25,6 +25,7 @@ READERS: Mapping[str, tuple[str, str]] = {
     "titan_layouts": ("titan_sharding", "read_layouts"),
     "pipeline_csv": ("pipeline_csv", "read_pipeline_csv"),
     "llamafactory": ("llamafactory", "read_llamafactory"),
+    "llamafactory_v1": ("llamafactory_v1", "read_v1"),
     "trl": ("trl", "read_trl"),
     "axolotl": ("axolotl", "read_axolotl"),
     "maxtext": ("maxtext", "read_maxtext"),

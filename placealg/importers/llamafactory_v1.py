@@ -60,8 +60,8 @@ def read_v1(document: Document, options: Options) -> Reading:
         read_adapters(draft, AdapterKeys(
             "peft_config.r", said.whole("peft_config.r", said.value("peft_config.r")) or 8,
             "peft_config.target_modules", ALL if str(targets).strip() in ("all", ALL) else targets,
-            "peft_config.modules_to_save", said.raw("peft_config.modules_to_save"), "quant_config.quantization_bit" if bits else "", bits,
-            "peft_config.lora_dropout", whole))
+            "peft_config.modules_to_save", said.raw("peft_config.modules_to_save"),
+            "quant_config.quantization_bit" if bits else "", bits, "peft_config.lora_dropout", whole))
     elif quantised:
         raise said.refuse("quant_config", "quant_config: the base rests in fewer bits, and trains")
     for key in ("bf16", "cp_size", "cp_mode", "mp_replicate_size", "mp_shard_size", "dp_size", "flash_attn",

@@ -81,8 +81,8 @@ class Pipeline:
     so that chunk k runs on rank k mod ranks, or in a folded pipeline one of the second half on rank 2*ranks - 1 - k; it
     is empty if layers are spread evenly (each chunk then holds the floor or the ceiling of the quotient). `alone` are
     the parts, "first", "prediction" and "last", whose chunk has no layer, but one instance of a unit that stands there
-    (`models.stage_parts`), or of `predicting` of them where those predict. `actions` are the rows of an order that is written
-    down for its own number of ranks and microbatches; `order` is then the one by which its chunks are dealt.
+    (`models.stage_parts`), or of `predicting` of them where those predict. `actions` are the rows of an order that is
+    written down for its own number of ranks and microbatches; `order` is then the one by which its chunks are dealt.
     """
 
     axis: str

@@ -107,6 +107,8 @@ def _places(layout: Any, what: str, where: str) -> dict[str, str | int]:
     if not isinstance(table, dict) or not isinstance(layout, Record):
         raise refusal(f"the layout of {what} is {_text(layout)}, which is not followed", where)
     spec = layout.fields.get("partition_spec", layout.arguments[1] if len(layout.arguments) > 1 else None)
+    if spec is not None and not isinstance(spec, list):
+        raise refusal(f"the partition spec of {what} is {_text(spec)}, which is not followed", where)
     split = {_axis(axis, where): dim for dim, entry in enumerate(spec or ())
              for axis in (entry if isinstance(entry, list) else [entry]) if axis is not None}
     found: dict[str, str | int] = {}

@@ -117,7 +117,10 @@ def _flat(config: Record, function: str, document: Document, options: Options) -
         if not isinstance(config.fields.get(name, config), Record):
             raise refusal(f"{name} is {_plain(config.fields[name])}, which is not followed",
                           f"{document.file}:{config.lines.get(name, config.line)}")
+    data.update({"parallelism": {}} if "parallelism" in config.fields else {})
     for name, value in config.fields.items():
+        if name == "parallelism" and not value.fields:
+            continue
         if name not in ("model_spec", "activation_checkpoint", "training", "optimizer", "loss"):
             _put(data, lines, (name,), value, config.lines.get(name, config.line))
     training = config.fields.get("training")

@@ -132,30 +132,17 @@ def read_table(rows: tuple[str, ...]) -> Table:
     count = 1 + max(action.chunk for action in every)
     if count % len(read):
         raise InputError(f"{count} stages on {len(read)} ranks: every rank has as many")
-    home: dict[int, int] = {}
+    home: dict[int, Action] = {}
     for action in every:
-        home.setdefault(action.chunk, action.rank)
-    made = [Table(read, count // len(read), 1 + max(a.microbatch for a in every), folded)
-            for folded in ((False, True) if count == 2 * len(read) else (False,))]
-    votes = [sum(table.rank(chunk) == rank for chunk, rank in home.items()) for table in made]
-    table = made[votes.index(max(votes))]
-    if max(votes) < len(home) and not any(True for _ in _strays(table)):
-        raise InputError("its stages go neither from rank to rank in turns nor in a V")
-    if len({table.rank(c) == r for c, r in home.items()}) > 1 and max(votes) * 2 <= len(home):
-        raise InputError("its stages go neither from rank to rank in turns nor in a V")
-    return table
-
-
-def _strays(table: Table) -> Iterator[Fault]:
-    """Chunks that are worked on by more than one rank."""
-    seen: dict[int, Action] = {}
-    for row in table.rows:
-        for action in row:
-            first = seen.setdefault(action.chunk, action)
-            if first.rank != action.rank:
-                yield Fault(f"stage {action.chunk} is on rank {first.rank} ({first.place}) and on rank {action.rank} "
-                            f"({action.place})")
-                return
+        first = home.setdefault(action.chunk, action)
+        if first.rank != action.rank:
+            raise InputError(f"stage {action.chunk} is on rank {first.rank}, {first.place}, and on rank {action.rank}, "
+                             f"{action.place}")
+    for folded in (False, True) if count == 2 * len(read) else (False,):
+        table = Table(read, count // len(read), 1 + max(a.microbatch for a in every), folded)
+        if all(table.rank(chunk) == action.rank for chunk, action in home.items()):
+            return table
+    raise InputError("its stages go neither from rank to rank in turns nor in a V")
 
 
 def needs(action: Action, table: Table) -> Iterator[tuple[int, str, int]]:
@@ -185,7 +172,7 @@ def faults(table: Table) -> tuple[Fault, ...]:
     >>> [fault.says for fault in faults(read_table(("0F0,0B0", "1B0,1F0")))]
     ['rank 1: 1B0 (action 1) needs 1F0 (action 2), which stands behind it']
     """
-    found = [*_strays(table), *_counts(table)]
+    found = [*_counts(table)]
     return tuple(found or [*_waits(table), *_matched(table), *_states(table)])
 
 

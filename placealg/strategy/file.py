@@ -20,9 +20,6 @@ from placealg.strategy.spec import Strategy, overlay
 from placealg.strategy.toml_lines import Positions, parse_toml, read_toml
 from placealg.strategy.validation import problems
 
-RUNS: Mapping[str, Kind] = {"flash": FLAG, "dropout": FLAG, "loss": TEXT}
-"""The keys of `runs`: how the model is run, as --flash, --dropout and --loss say, which go before."""
-
 COUNTS = ("equal", "unequal")
 """How many tokens the ranks hold in the runs that `masked` speaks of."""
 
@@ -58,7 +55,9 @@ def _runs(label: str, value: Any, *_: Any) -> Mapping[str, Any]:
     for name, one in value.items():
         if name not in RUNS:
             raise InputError(f"{label} has no '{name}'", name=name, valid=RUNS)
-        RUNS[name].read(f"{label} {name}", one)
+        if not isinstance(one, str if RUNS[name] is TEXT else bool):
+            expected = "a word" if RUNS[name] is TEXT else FLAG.words
+            raise InputError(f"{label} says {name} = {shown(one)}: expected {expected}")
     return value
 
 
@@ -69,6 +68,9 @@ def _as_said(_label: str, value: Any, *_: Any) -> Any:
 def _class(label: str, value: Any, *rest: Any) -> str:
     return str(_CLASS.read(label, value.upper() if isinstance(value, str) else value, *rest))
 
+
+RUNS: Mapping[str, Kind] = {"flash": FLAG, "dropout": FLAG, "loss": TEXT}
+"""The keys of `runs`: how the model is run, as --flash, --dropout and --loss say, which go before."""
 
 _CLASS = choice("PARAMETRIC", "CUTOFF", "BOUNDED")
 _RUNS: Schema = {**by_name(whole(1).schema, r"^(?!counts$)[A-Za-z_]\w*$"),
@@ -93,7 +95,7 @@ TOP: Mapping[str, tuple[Kind, str]] = {
     "name": (_PRINTED, "what the strategy is called"),
     "source": (_PRINTED, "where it comes from"),
     "model": (_PRINTED, "a shipped name, or the path of a config.json"),
-    "runs": (Kind("a table of " + ", ".join(RUNS), _runs, {
+    "runs": (Kind("a table of flash, dropout and loss", _runs, {
         "type": "object", "properties": {name: kind.schema for name, kind in RUNS.items()},
         "additionalProperties": False}), "how the model is run: attention as one op, dropout, the cross entropy"),
     "left_out": (Kind("a list of non-empty strings", _texts, {"type": "array", "items": TEXT.schema, "minItems": 1}),

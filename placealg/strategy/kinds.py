@@ -362,7 +362,7 @@ MATRIX = Kind("a list of dims; [] where the parameters are no matrices", _names,
 STAGES = Kind("a list of the layers of each stage, whole numbers of at least 1; the first and the last may have "
               "0, and the one before a last one with 0", _layers,
               {"type": "array", "items": {"type": "integer", "minimum": 0}})
-ACTIONS = Kind('a list of rows, one for each rank, such as "0F0,0F1,0B0,0B1"', _rows, {**_STRINGS, "items": _TEXT})
+ROWS = Kind("a list of rows, one for each rank, such as \"0F0,0F1,0B0,0B1\"", _rows, {**_STRINGS, "items": _TEXT})
 LAYERS_CHOSEN = Kind("{ first = N } or { every = N }, N a whole number of at least 1", _layers_chosen, {"anyOf": [
     {"type": "object", "additionalProperties": False, "required": [how], "properties": {how: _LEAST_1}}
     for how in ("first", "every")]})

@@ -16,7 +16,6 @@ from placealg.loss_terms import TERMS
 from placealg.mesh import ALONE
 from placealg.placement import MEMORY_TIERS, STATES
 from placealg.strategy.kinds import (
-    ACTIONS,
     ACTIVATIONS,
     BYTES,
     COUNT_AXES,
@@ -30,6 +29,7 @@ from placealg.strategy.kinds import (
     PATTERNS,
     PLACEMENT,
     REDUCED_HOW,
+    ROWS,
     SHARE,
     SIZE,
     STAGES,
@@ -197,8 +197,8 @@ TABLES: Mapping[str, Table] = {
          "pipeline": Key(choice("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb", *IN_A_V), "1f1b"),
          "chunks": Key(counted("v"), 1),
          "stages": Key(STAGES, ()),
-         "alone": Key(choices(*ALONE), ()),
-         "actions": Key(ACTIONS, ())}),
+         "actions": Key(ROWS, ()),
+         "alone": Key(choices(*ALONE), ())}),
     "parameters": Table(
         "the tier on which parameters rest",
         {"tier": Key(choice(*MEMORY_TIERS), "device")}),

@@ -168,7 +168,7 @@ def test_a_written_file_means_the_same(tmp_path: Path, file: str, attention: str
 
 @pytest.mark.parametrize(("runs", "message"), [
     ("{ flsh = true }", "runs has no 'flsh'; did you mean 'flash'?"), ("{ flash = 1 }", "expected true or false"),
-    ("{ loss = true }", "expected a non-empty string"), ('"flash"', "expected a table"), ('{ loss = "chunk" }', "chunk"),
+    ("{ loss = true }", "expected a word"), ('"flash"', "expected a table"), ('{ loss = "chunk" }', "chunk"),
 ])
 def test_runs_of_a_file_are_checked(tmp_path: Path, runs: str, message: str) -> None:
     file = tmp_path / "s.toml"

@@ -179,6 +179,19 @@ def test_a_loss_that_makes_logits_in_chunks(tmp_path: Path) -> None:
         assert ("loss" in {item.key for item in found.approximated}) is loss.startswith("MTP")
 
 
+@pytest.mark.parametrize("said", ["ParallelismConfig()", "ParallelismConfig(**sizes)", "degrees", "None"])
+def test_sections_without_fields(tmp_path: Path, said: str) -> None:
+    """One without arguments holds defaults; one that is not followed is refused."""
+    file = tmp_path / "config.py"
+    text = made({"parallelism.tensor_parallel_degree": 1}, "llama3_8b")
+    file.write_text(HEAD + text.replace("ParallelismConfig(tensor_parallel_degree=1)", said), encoding="utf-8")
+    if said == "ParallelismConfig()":
+        assert read(file).expression == "zero3"
+    else:
+        with pytest.raises(InputError, match=r"config\.py:\d+: parallelism is "):
+            read(file)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_tokens_of_a_step(tmp_path: Path, seed: int) -> None:
     """A rank of data runs, of each microbatch of a pipeline, as many tokens as are said; a step has them all."""

@@ -200,6 +200,7 @@ def test_faults_in_words(rows: tuple[str, ...], says: str) -> None:
 @pytest.mark.parametrize(("rows", "message"), [
     (("0F0,0X0",), "row 1, column 2: '0X0' is no action"), (("0F0", "1F0,1B"), "row 2, column 2: '1B' is no action"),
     (("0F0,0UNSHARD1",), "row 1, column 2: '0UNSHARD1'"), (("0F0", "2F0"), "3 stages on 2 ranks"),
+    (("0F0,1F0", "1B0,0B0"), r"stage 1 is on rank 0, 1F0 \(action 2\), and on rank 1, 1B0 \(action 1\)"),
     (("1F0,1B0", "0F0,0B0", "2F0,2B0"), "neither from rank to rank in turns nor in a V"),
 ])
 def test_rows_that_are_none(rows: tuple[str, ...], message: str) -> None:

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from placealg.render.fit import Sized
     from placealg.render.svg import Picture
     from placealg.simulator import Outcome, Setting
-    from placealg.step.derive import derive, groups_by_name
-    from placealg.step.edit import edit
+    from placealg.step.derive import groups_by_name
     from placealg.step.program import Step
     from placealg.strategy.catalogue import (
         catalogue,
@@ -96,8 +95,7 @@ _HOME = {
     "Sized": "placealg.render.fit",
     **dict.fromkeys(("reshard", "Resumed"), "placealg.cases.resumed"),
     **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.models.transformer"),
-    **dict.fromkeys(("derive", "groups_by_name"), "placealg.step.derive"),
-    "edit": "placealg.step.edit",
+    "groups_by_name": "placealg.step.derive",
     "Step": "placealg.step.program",
     "Formula": "placealg.cost.formula",
     "Setting": "placealg.simulator.setting",
@@ -122,6 +120,30 @@ __all__ = [
     "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "times", "tp", "tp_sp", "tp_sp_keep", "zero1",
     "zero2", "zero3", "zeropp",
 ]
+
+
+def derive(what: Given, model: Model | str | None = None) -> Step:
+    """The step program of a strategy on a model, with the reference against which it is checked; of a file, as edited.
+
+    The number of events does not depend on layers, microbatches or devices.
+
+    >>> derive("zero3", "abstract"), derive(zero3(), abstract()) == derive("zero3", "abstract")
+    (zero3 on abstract: 33 events, True)
+    """
+    from placealg.cases.given import program_of
+
+    return program_of(what, model)
+
+
+def edit(what: Given, *tables: Mapping[str, Any], model: Model | str | None = None, **table: Any) -> Step:
+    """The step under edits written as in a file: tables, or one table's keys as arguments.
+
+    >>> len(derive("zero1", "gpt").events) - len(edit("zero1", model="gpt", drop="publish.*").events)
+    4
+    """
+    from placealg.step.edit import edit as edited
+
+    return edited(derive(what, model), *tables, **table)
 
 
 def memory(what: Given, model: Model | str | None = None, stage: int | str | None = None) -> Memory:
@@ -290,15 +312,16 @@ def from_torch(model: Any, mesh: Any) -> Strategy:
     return read(model, mesh)
 
 
-def draw(what: Strategy | Step | str, **sizes: int) -> Picture:
+def draw(what: Given, **sizes: int) -> Picture:
     """A strategy on the mesh, with what every device holds, at `sizes` such as dp=8; or a step program in lanes.
 
-    `.save("x.svg")` writes the picture to a file.
+    Of a file or a reading it is the strategy. `.save("x.svg")` writes the picture to a file.
 
-    >>> draw(parse_strategy("zero3"), dp=4)
+    >>> draw("zero3", dp=4)
     zero3 on 4 devices: a picture of 850 by 234
     """
-    from placealg.errors import InputError, kind
+    from placealg.cases.given import strategy_of
+    from placealg.errors import InputError
     from placealg.render.mesh_drawing import draw_strategy
     from placealg.render.step_drawing import draw_step
     from placealg.step.program import Step
@@ -307,14 +330,7 @@ def draw(what: Strategy | Step | str, **sizes: int) -> Picture:
         if sizes:
             raise InputError("a program is drawn for all sizes: only a strategy is drawn at some")
         return draw_step(what)
-    from placealg.strategy.expression import parse_strategy as parse
-    from placealg.strategy.spec import Strategy
-
-    if isinstance(what, str):
-        what = parse(what)
-    if not isinstance(what, Strategy):
-        raise InputError(f"{kind(what)} is no strategy: a Strategy, a Step, or an expression is drawn")
-    return draw_strategy(what, **sizes)
+    return draw_strategy(strategy_of(what), **sizes)
 
 
 def times(what: Given, model: Model | str | None = None,
@@ -384,18 +400,22 @@ if TYPE_CHECKING:
     __version__: str
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return import_module("placealg.version").VERSION
-    if name not in _HOME:
-        unfinished = f"placealg.{name}" in sys.modules
-        commands = None if unfinished or name.startswith("_") else import_module("placealg.annexes").annex("commands")
-        command = commands is not None and name in commands.COMMANDS
-        raise AttributeError(f"module 'placealg' has no attribute '{name}'" + (
-            f": it is a command, `placealg {name}`; docs/python.md lists what Python has" if command else ""))
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker knows every name from above, and refuses all others
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return import_module("placealg.version").VERSION
+        if name not in _HOME:
+            unfinished = f"placealg.{name}" in sys.modules
+            commands = None
+            if not unfinished and not name.startswith("_"):
+                commands = import_module("placealg.annexes").annex("commands")
+            command = commands is not None and name in commands.COMMANDS
+            raise AttributeError(f"module 'placealg' has no attribute '{name}'" + (
+                f": it is a command, `placealg {name}`; docs/python.md lists what Python has" if command else ""))
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

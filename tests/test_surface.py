@@ -146,9 +146,9 @@ def test_an_edited_program_has_costs() -> None:
     (lambda: pa.draw(3), "no strategy"),
     (lambda: pa.draw("zero3", dp="x"), "a size is a whole number"),
     (lambda: pa.draw("zero3", dp=2).save("step.png"), "it is an SVG"),
-    (lambda: pa.derive("zero3", "gpt2"), "no strategy"),
-    (lambda: pa.derive(pa.zero3(), "gpt2"), "no model"),
-    (lambda: pa.edit("zero3", drop="x"), "no program"),
+    (lambda: pa.derive(3, "gpt2"), "no strategy"),
+    (lambda: pa.derive(pa.zero3()), "a strategy stands on a model"),
+    (lambda: pa.edit(3, drop="x"), "no strategy"),
     (lambda: pa.zero3() * "tp", "no strategy to compose with"),
     (lambda: pa.parse_strategy(3), "no strategy expression"),
     (lambda: pa.decide("zero3", "dp", 3), "no claim"),
@@ -206,3 +206,23 @@ def test_fit_has_the_precision_and_the_loss_of_the_command_line() -> None:
     assert less.counted < plain.counted
     told = pa.fit("zero3", "gpt2", **sizes, w=4, wire_w=2, use=2).stages[0]
     assert {t.name: t.value for t in told.terms}["parameters"] == named["parameters"]
+
+
+@pytest.mark.slow
+def test_a_type_checker_refuses_a_name_that_there_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import placealg as pa\npa.prov(3)\nprint(pa.__version__, pa.zero3())\n", encoding="utf-8")
+    said = subprocess.run([sys.executable, "-m", "mypy", "--strict", str(file)], capture_output=True, text=True,
+                          cwd=ROOT, check=False).stdout
+    assert 'mine.py:2: error: Module has no attribute "prov"' in said and "Found 1 error" in said
+
+
+def test_a_strategy_in_any_form_is_derived_edited_and_drawn(tmp_path: Path) -> None:
+    file, ds = tmp_path / "mine.toml", tmp_path / "ds.json"
+    file.write_text('base = "zero3"\n', encoding="utf-8")
+    ds.write_text('{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": 1}', encoding="utf-8")
+    for form in ("zero3", pa.zero3(), str(file), file, pa.read(file), pa.read(ds)):
+        step = pa.derive(form, "gpt")
+        edited = pa.edit(form, model="gpt", drop="forward.layer.*.gather*")
+        assert {e.path for e in step.events} > {e.path for e in edited.events}
+        assert str(pa.draw(form, dp=4)).startswith("<svg")

@@ -19,6 +19,7 @@ from placealg.models.model import Model
 from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
 from placealg.step.program import Step
+from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import packaged
 from placealg.strategy.spec import Strategy
 
@@ -102,6 +103,19 @@ def program_of(what: Given, model: Model | str | None) -> Step:
             raise InputError("a strategy stands on a model: name one, such as pa.abstract()")
         return derive(what, on)
     return case_of(what, model).step
+
+
+def strategy_of(what: Given) -> Strategy:
+    """The strategy that is meant, without a model; a program has none."""
+    if isinstance(what, Strategy):
+        return what
+    if isinstance(what, CommandCase | Source):
+        return what.strategy
+    if isinstance(what, str | Path) and not Path(what).exists() and not packaged(str(what)):
+        return parse_strategy(str(what))
+    if isinstance(what, str | Path):
+        return read(what).strategy
+    raise InputError(f"{kind(what)} is no strategy: a Strategy, a Step, a reading, an expression or a file is drawn")
 
 
 def side_of(what: Given, model: Model | str | None) -> Side:

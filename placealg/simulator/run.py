@@ -305,7 +305,7 @@ def simulate(step: Step, setting: Setting, steps: int = 2) -> Outcome:
 def _simulated(step: Step, setting: Setting, steps: int) -> Outcome:
     trees, states = Trees.of(step), partial(device.trajectory, step.reference, setting)
     comparison = Comparison(states(steps))
-    if step.reference.pipeline and step.reference.pipeline.actions and (wrong := played(step.reference.pipeline)):
+    if step.reference.pipeline.actions and (wrong := played(step.reference.pipeline)):
         return Outcome(False, Difference(1, "the rows of its order", (), "order", 0, None, wrong,
                                          "each rank comes to the end of its row"), 0)
     try:

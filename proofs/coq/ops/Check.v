@@ -20,6 +20,9 @@ Definition mono_same (m m' : mono) : bool := cancels (mono_over m m').
 Definition is_one (ones : list mono) (m : mono) : bool :=
   cancels m || existsb (fun o => mono_same m o || cancels (mono_times m o)) ones.
 
+(** A factor that is 1, as none. *)
+Definition reduced (ones : list mono) (m : mono) : mono := if is_one ones m then [] else m.
+
 (** ** What is known of one tensor: how it lies, and by which factor it is not what it means. *)
 Record fact := Fact { kinds : list kind; factor : mono }.
 Definition kind_at (t : fact) (a : nat) : kind := nth a (kinds t) Full.
@@ -40,7 +43,8 @@ Variables (g : mesh) (ones : list mono).
 Definition per_axis (rule : nat -> option kind) : option (list kind) := sequence (map rule (seq 0 (axes g))).
 Definition rename_kind (p : renaming) (k : kind) : option kind :=
   match k with
-  | Shard d => if (likeness g (renamed p d) =? likeness g d) && plain g d && plain g (renamed p d)
+  | Shard d => if forallb (fun e => renamed p e =? e) (touches g d) then Some (Shard d)
+      else if (likeness g (renamed p d) =? likeness g d) && plain g d && plain g (renamed p d)
       then Some (Shard (renamed p d)) else None
   | k => Some k end.
 Definition with_factor (m : mono) (ks : option (list kind)) : option fact :=
@@ -59,7 +63,7 @@ Definition infer (o : op) (ts : list fact) : option fact :=
         then with_factor (factor t) (per_axis (fun a => add_kind (at_axis s a) (map (fun t => kind_at t a) ts)))
           else None
     | [] => None end
-  | Scale m => match ts with [t] => Some (Fact (kinds t) (mono_times m (factor t))) | _ => None end
+  | Scale m => match ts with [t] => Some (Fact (kinds t) (reduced ones (mono_times m (factor t)))) | _ => None end
   | Rename p => match ts with [t] => with_factor (factor t) (per_axis (fun a => rename_kind p (kind_at t a))) | _ =>
     None end
   | Send a s => match ts with
@@ -128,7 +132,7 @@ Definition claimed (o : op) (claim : option positive) (names : list named) (t : 
   | Some c => match get table c with
     | Some (scope, x) => match is_line o (made x) with
       | Some m => if unit_eqb scope u && same_list named_eqb names (reads x)
-          then Some (Fact (kinds t) (mono_over (factor t) m), target x) else None
+          then Some (Fact (kinds t) (reduced ones (mono_over (factor t) m)), target x) else None
       | None => None end
     | None => None end
   end.

@@ -78,6 +78,9 @@ Proof.
   apply value_cancels in H; rewrite value_times, O in H; rewrite <- H; ring.
 Qed.
 
+Lemma value_reduced m : value (reduced (ones p) m) = value m.
+Proof. unfold reduced; destruct (is_one (ones p) m) eqn:O; [|easy]; now rewrite (value_one m O). Qed.
+
 (** ** Sums, factors and names keep what is meant. *)
 Lemma scale_sound c l T x r i k : den l T x r i k -> den l T (fun r i => c * x r i)%ring r i (c * k)%ring.
 Proof.
@@ -151,7 +154,11 @@ Proof.
     { intros e small; apply IH; auto; destruct (ag e small); auto. }
     split; [|apply V, size_pos]; intros e small; split; [now apply V|].
     now rewrite (proj2 (V e small)), (proj2 (V 0 (size_pos a))).
-  - destruct (_ && _) eqn:L; [|discriminate]; apply andb_true_iff in L as [L P']; apply andb_true_iff in L as [L P0];
+  - destruct (forallb _ _) eqn:U.
+    { inversion kinds as [E]; rewrite forallb_forall in U.
+      rewrite (home_touches a d i (fun d => i (renamed q d))); [now apply IH|].
+      intros e ine; specialize (U e ine); apply Nat.eqb_eq in U; now rewrite U. }
+    destruct (_ && _) eqn:L; [|discriminate]; apply andb_true_iff in L as [L P']; apply andb_true_iff in L as [L P0].
     apply Nat.eqb_eq in L; inversion kinds as [E].
     rewrite (home_like a (renamed q d) d i (fun d => i (renamed q d)) P' P0 L eq_refl); now apply IH.
   - inversion kinds as [E].
@@ -357,8 +364,9 @@ Proof.
     destruct (C _ (or_introl eq_refl)) as [Ex M]; cbn in Ex, M; split.
     { intros r r' i i' samer samei; now rewrite (Ex r r' i i' samer samei). }
     intros r i; cbn [factor].
-    assert (W : (value (mono_times m (factor t0)) * v i)%ring = (value m * (value (factor t0) * v i))%ring) by
-      (rewrite value_times; ring).
+    assert (W : (value (reduced (ones p) (mono_times m (factor t0))) * v i)%ring = (value m * (value (factor t0) * v
+      i))%ring) by
+      (rewrite value_reduced, value_times; ring).
     rewrite W; apply scale_sound, M.
   - destruct ks as [|[[x v] t0] [|? ?]]; try discriminate; cbn [map snd].
     destruct (per_axis _ _) as [kd|] eqn:P; [|discriminate]; cbn; intros R; inversion R; subst; clear R.

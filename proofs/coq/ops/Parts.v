@@ -156,7 +156,8 @@ Theorem part_sound x m path k k' : knows (fun _ => m) k -> settled k -> check_pa
   knows (fun _ => run_part g w (Moment t 0 0 start) path x m) k' /\ settled k'.
 Proof.
   intros known_ S C; destruct x as [bs|sums bs]; cbn [Check.check_part run_part] in *.
-  - apply (blocks_sound w p v ok solved t start inputs inputs_ok false bs (fun _ => m) (fun _ => path) 0 k); auto; now intros _.
+  - apply (blocks_sound w p v ok solved t start inputs inputs_ok false bs (fun _ => m) (fun _ => path) 0 k); auto;
+    now intros _.
   - destruct (Check.check_blocks _ _ _ _ _ _ _) as [k1|] eqn:B; [|discriminate].
     destruct (sequence _) as [new|] eqn:Q; [|discriminate]; apply sequence_map in Q.
     destruct (_ && _) eqn:A; [|discriminate]; inversion C; subst; clear C; apply andb_true_iff in A as [A1 A2].

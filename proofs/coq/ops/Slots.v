@@ -182,7 +182,7 @@ Proof.
   { unfold fits; intros f n H ->; now apply andb_true_iff in H as [_ H]. }
   destruct x as [o args out claim|n out|out|out]; cbn [Check.check_instr out_of]; intros C.
   - destruct (sequence _); [|discriminate]; destruct (infer _ _ _ _); [|discriminate];
-    destruct (claimed _ _ _ _ _ _) as [[f0 n0]|]; [|discriminate].
+    destruct (claimed _ _ _ _ _ _ _) as [[f0 n0]|]; [|discriminate].
     destruct (fits u inside f0 n0) eqn:Q; [|discriminate]; apply (W out (Some (f0, n0))); eauto.
   - destruct (find _ _); [|discriminate]; destruct (fits _ _ _ _) eqn:Q; [|discriminate];
     apply (W out (Some (_, _)) (F _ _ Q) C).
@@ -218,7 +218,7 @@ Proof.
   intros small one_ H C; destruct x as [o args out claim|n out|out|out]; cbn [Check.check_instr out_of] in *.
   - destruct (sequence (map (arg u k) args)) as [os|] eqn:Q; [|discriminate]; apply sequence_map in Q.
     destruct (infer g (ones p) o (map fst os)) as [f|] eqn:I; [|discriminate].
-    destruct (claimed table u o claim (map snd os) f) as [[f' n]|] eqn:D; [|discriminate].
+    destruct (claimed (ones p) table u o claim (map snd os) f) as [[f' n]|] eqn:D; [|discriminate].
     destruct (fits u inside f' n) eqn:F; [|discriminate]; unfold write in C; destruct (scope_of u out) as [su|] eqn:S;
       [|discriminate].
     inversion C; subst; clear C.
@@ -258,7 +258,8 @@ Proof.
           destruct (_ && _) eqn:B; [|discriminate]; apply andb_true_iff in B as [B1 B2]; apply Nat.eqb_eq in B1.
           apply (same_list_eq Nat.eqb) in B2; [|intros; now apply Nat.eqb_eq]; subst;
             apply (rows_ok w p ok c _ x _ _ G Mx).
-        + intros i; cbn [factor]; unfold e, when; rewrite (is_line_value o (made x) m); auto.
+        + intros i; cbn [factor]; rewrite (value_reduced w p ok); unfold e, when;
+          rewrite (is_line_value o (made x) m); auto.
           destruct solved as [eqs _]; rewrite (eqs c _ x G t l small i), T2, U2; reflexivity.
       - destruct (map snd os) as [|n0 [|? ?]] eqn:N0; try discriminate; destruct (keeps o) eqn:Kp; [|discriminate];
         inversion D; subst.

@@ -46,6 +46,9 @@ class Maker(Protocol[V]):
     def total(self, arg: V) -> V:
         """The sum over the ranks that compute the op together."""
 
+    def stream(self) -> V:
+        """The random stream."""
+
 
 def _dims(graph: Graph, name: str) -> tuple[str, ...]:
     return tuple(graph.tensors[name].dims)
@@ -70,7 +73,7 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
     if op.kind in ("rename", "cast", "copy"):
         return {"": make.rename(op.rename, args[0])}
     if op.kind == "dropout":
-        mask = make.row(f"mask of {op.output}", (), [])
+        mask = make.row(f"mask of {op.output}", (), [make.stream()])
         return {"": make.einsum([args[0], mask], ()), "mask": mask}
     if family == "lookup":
         chosen = make.row(f"one-hot {op.over}", (), args[1:])

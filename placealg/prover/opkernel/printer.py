@@ -7,12 +7,13 @@ rests, and how data arrive, is the strategy's word.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.models.backward import kept
 from placealg.models.graph import Op
-from placealg.prover.kernel.fields import Outside
+from placealg.prover.kernel.fields import DROPPED, NAMED, Outside
 from placealg.prover.opkernel.network import backward, forward
 from placealg.prover.opkernel.program import (
     Add,
@@ -58,7 +59,7 @@ from placealg.prover.opkernel.program import (
     Zero,
 )
 from placealg.prover.opkernel.program import Op as Operation
-from placealg.prover.opkernel.single import TOKENS, UPDATED, Alone, alone
+from placealg.prover.opkernel.single import COUNTERS, TOKENS, UPDATED, Alone, alone
 from placealg.prover.opkernel.symbols import ROOT, Symbols
 from placealg.step.event import MICROBATCH, Clause, Event, Group, dim_of
 from placealg.step.program import EventLoop, Node, Step
@@ -69,7 +70,18 @@ MICRO = "microbatches"
 """The axis that counts microbatches; its size stands in divisors as m."""
 
 _SENT = {"reduce_scatter": ReduceScatter, "all_gather": AllGather, "slice": Slice}
-_SKIPPED = ("step", "rng")
+
+_READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
+    "tensor compute": "axes op reads", "tensor free": "version reads", "tensor assign": "reads",
+    "tensor": "axes op source to version", "norm all_reduce": "axes op source to",
+    "loss compute": "divisor reads", "loss scale": "divisor",
+    "gather": "axes source to", "free": "axes", "zero": "where", "reduce": "axes op divisor source to", "accumulate": "",
+    "norm": "where", "clip": "", "update": "where", "publish": "axes source to", "broadcast": "axes", "slice": "axes",
+    "assign": "where source", "store": "where", "load": ""}.items()}
+"""Of an event on tensors, on the norm or the loss, or on a group, by its verb: the fields that are printed."""
+
+_SAYS = {"source": ("", "S", "P"), "to": ("", "I", "S", "R"), "op": ("", "sum", "mean")}
+"""What those fields of an event on a group may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,21 @@ def own(parameter: str) -> str:
     return f"owner of {parameter}"
 
 
+def check_fields(e: Event) -> None:
+    """Raise Outside if an event says what is not printed of it."""
+    kind = f"{e.value} " if e.value in ("norm", "loss") and not e.group else "tensor " if e.on_tensor else ""
+    verb = kind + e.verb if kind + e.verb in _READ else kind.strip()
+    read = _READ.get(verb, frozenset())
+    for field in dataclasses.fields(Event):
+        said = getattr(e, field.name)
+        default = () if field.default is dataclasses.MISSING else field.default
+        if field.name in (*NAMED, *DROPPED) or said == default:
+            continue
+        if field.name not in read or (e.group and field.name in _SAYS and said not in _SAYS[field.name]
+                                      and not (e.verb == "assign" and said == "weight")):
+            raise Outside(e.path, f"{field.name} = {said}: not in the kernel of ops")
+
+
 class _Printer:
     """The instructions that were printed; the maker of those of `network.py`."""
 
@@ -110,6 +137,8 @@ class _Printer:
         self.cells: dict[tuple[str, str, str], Cell] = {}
         self.live: set[tuple[str, str, str]] = set()
         self.grads: dict[tuple[str, str, str], list[Cell]] = {}
+        self.totals: dict[str, Cell] = {}
+        self.zeroed: dict[str, tuple[Clause, ...]] = {}
         self.weights: dict[str, Cell] = {}
         self.squares: dict[str, Cell] = {}
         self.coefficient: Cell | None = None
@@ -231,6 +260,32 @@ class _Printer:
                 raise Outside(self.event.path, "a rank other than the first: not in the kernel of ops")
         return arg if out is None else self.copied(arg, out)
 
+    def stream(self) -> Cell:
+        return self.counter("rng")
+
+    def counter(self, name: str) -> Cell:
+        """A counter as it is in the step so far."""
+        number = self.alone.counters[name]
+        slot = Shared(self.slots.setdefault(("", "counter", name), Number(len(self.slots) + 1)))
+        return Cell(slot, self.cells.get(("counter", name, self.event.phase), Cell(slot, Pair(number, "First"), {})).value, {})
+
+    def count(self, e: Event) -> None:
+        """A counter is read, moved, stored or loaded."""
+        counter = self.counter(e.value)
+        disk = Cell(self.slot("disk", e.value), counter.value, {})
+        self.begin("counter", e.value)
+        if e.verb == "assign" and e.phase == "init":
+            self.pending.append(Read(self.alone.counters[e.value], counter.slot))
+        elif e.verb == "update":
+            moved = self.row(f"next {e.value}", (), [counter])
+            self.cells["counter", e.value, e.phase] = self.copied(moved, counter.slot)
+        elif e.verb == "store":
+            self.copied(counter, disk.slot)
+        elif e.verb == "load":
+            self.copied(disk, counter.slot)
+        else:
+            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
+
     # Tensors
 
     def looped(self, name: str) -> str:
@@ -260,9 +315,13 @@ class _Printer:
             self.live.discard(key)
             self.pending.append(Free(self.cells[key].slot))
 
-    def gradient(self, name: str, label: str = "") -> Cell:
-        parts = [c for (s, n, one), cells in self.grads.items() for c in cells if (s, n) == self.key(name, "")[:2] and (
+    def parts(self, name: str, label: str = "") -> list[Cell]:
+        """What has been added to the gradient of a tensor, or of a copy."""
+        return [c for (s, n, one), cells in self.grads.items() for c in cells if (s, n) == self.key(name, "")[:2] and (
             not label or one == label or one.startswith(f"{label}/"))]
+
+    def gradient(self, name: str, label: str = "") -> Cell:
+        parts = self.parts(name, label)
         return self.add(parts) if parts else Cell(self.slot("no gradient", name, label), None, {})
 
     def set_gradient(self, name: str, label: str, cell: Cell) -> None:
@@ -373,41 +432,41 @@ class _Printer:
 
     def of_parameter(self, e: Event, name: str) -> None:
         verb, value = e.verb, e.value
-        updated = {**{k: self.named(Number(s.second)) for k, s in enumerate(()) if s}}
-        del updated
         if verb == "gather" and value == "weight":
             self.sent("all_gather", e.axes, own(name), "", self.state("weight", name), self.used(name).slot)
         elif verb == "free" and value == "weight":
             self.pending.append(Free(self.slot("gathered", name)))
         elif verb == "free" and value in ("grad", "grad_sum"):
-            pass
+            for cell in self.parts(name) if value == "grad" else [self.total_of(name)]:
+                self.pending.append(Free(cell.slot))
         elif verb == "zero" and value == "grad_sum":
+            self.zeroed[name] = e.where
             self.pending.append(Zero(self.slot("grad_sum", name)))
-        elif verb == "reduce":
-            sent = self.sent("reduce_scatter" if e.to == "S" else "all_reduce", e.axes, "", own(name) if e.to == "S" else "",
-                             self.gradient(name))
+        elif verb == "reduce" and value in ("grad", "grad_sum"):
+            scatters = e.to == "S"
+            part = self.gradient(name) if value == "grad" else self.total_of(name)
+            part = self.sent("reduce_scatter" if scatters else "all_reduce", e.axes, "", own(name) if scatters else "", part)
             by = {a: -1 for a in e.axes} if e.op == "mean" else {n: -q for n, q in e.divisor.powers}
-            self.set_gradient(name, "", self.scaled(by, sent))
-        elif verb == "accumulate":
-            part, total = self.gradient(name), self.slot("grad_sum", name)
-            self.sums.append(Pair(part.slot, total))
-            self.set_gradient(name, "", Cell(total, part.value, {a: w for a, w in part.split.items() if a != MICRO}))
+            part = self.scaled(by, part)
+            if value == "grad":
+                self.set_gradient(name, "", part)
+            else:
+                self.totals[name] = part
+        elif verb == "accumulate" and value == "grad_sum":
+            self.accumulate(e, name)
         elif verb == "norm":
-            part = self.owned(e.where, name, self.gradient(name))
+            part = self.owned(e.where, name, self.total_of(name))
             self.squares[name] = self.einsum([part, part], self.graph.tensors[name].dims)
-        elif verb == "clip":
-            self.set_gradient(name, "", self.einsum([self.gradient(name), self.clipped()], ()))
+        elif verb == "clip" and value == "grad_sum":
+            self.totals[name] = self.einsum([self.total_of(name), self.clipped()], ())
         elif verb == "update" and value == "master":
-            self.updated(name)
-        elif verb == "publish" and value == "weight":
+            self.updated(e, name)
+        elif verb == "publish" and value == "weight" and e.origin == "master":
             master = self.made_state("master", name)
             self.sent("all_gather", e.axes, own(name), "", master, self.slot("weight", name))
         elif verb == "broadcast" and value == "weight":
-            everywhere = {a: ROOT for a in self.axes if a != MICRO and a not in self.reference.split_dims.get(name, {})}
-            first = Cell(self.slot("weight", name), self.named(self.alone.weights[name]),
-                         {**self.reference.split_dims.get(name, {}), **everywhere})
-            self.pending.append(Read(self.alone.weights[name], first.slot))
-            self.weights[name] = self.sent("all_gather", e.axes, ROOT, "", first, first.slot)
+            weight = self.weights[name]
+            self.weights[name] = self.sent("all_gather", e.axes, ROOT, "", weight, weight.slot)
         elif verb == "slice" and value == "weight":
             self.weights[name] = self.sent("slice", e.axes, "", own(name), self.weights[name], self.slot("weight", name))
         elif verb == "assign" and value == "master" and e.origin == "weight":
@@ -426,7 +485,7 @@ class _Printer:
                 raise Outside(e.path, "nothing is stored")
             spread = [a for a in stored.split if a not in to.split]
             self.sent("all_gather", spread, own(name), "", stored, to.slot)
-        elif verb != "update" and verb != "cast":
+        else:
             raise Outside(e.path, f"{verb} of {value}: not in the kernel of ops")
 
     def made_state(self, what: str, name: str) -> Cell:
@@ -434,9 +493,23 @@ class _Printer:
         cell = self.state(what, name)
         return replace(cell, value=self.cells.get(("updated", what, name), cell).value)
 
-    def updated(self, name: str) -> None:
+    def total_of(self, name: str) -> Cell:
+        """The sum of the gradients of a step."""
+        return self.totals.get(name) or Cell(self.slot("grad_sum", name), None, {})
+
+    def accumulate(self, e: Event, name: str) -> None:
+        """What a microbatch adds to the sum of gradients: it is added when the microbatch has run."""
+        part = self.gradient(name)
+        if any(c.rank is not None or c.axis not in part.split for c in self.zeroed.get(name, ())):
+            raise Outside(e.path, "a sum begins on some ranks only: not in the kernel of ops")
+        part, total = self.copied(part, self.slot("added", name)), self.slot("grad_sum", name)
+        self.sums.append(Pair(part.slot, total))
+        self.totals[name] = Cell(total, part.value, {a: w for a, w in part.split.items() if a != MICRO})
+
+    def updated(self, e: Event, name: str) -> None:
         group = self.group(name)
-        args = [self.state("master", name), self.state("moments", name), self.gradient(name)]
+        args = [self.owned(e.where, name, cell) for cell in (
+            self.state("master", name), self.state("moments", name), self.total_of(name))] + [self.counter("step")]
         over = tuple(self.graph.tensors[name].dims) if group.whole_reads else ()
         made = [self.row(f"{what} of {name}", over, args) for what in UPDATED]
         for what, cell in zip(("master", "moments"), made, strict=True):
@@ -555,15 +628,7 @@ class _Printer:
         self.on_event(node)
 
     def on_event(self, e: Event) -> None:
-        for wrong, told in (
-            (bool(e.at), "in some microbatches only"),
-            (e.tier != "device", f"tier {e.tier}"),
-            (e.layout != "own", f"layout {e.layout}"),
-            (bool(e.root), "a root other than rank 0"),
-            (e.on_tensor and bool(e.where), "a tensor on some ranks only"),
-        ):
-            if wrong:
-                raise Outside(e.path, f"{told}: not in the kernel of ops")
+        check_fields(e)
         if e.group:
             self.on_group(e)
         elif e.value == "norm" and e.verb == "all_reduce":
@@ -572,11 +637,13 @@ class _Printer:
             self.norm = self.sent("all_reduce", e.axes, "", "", total)
         elif e.value == "loss":
             if e.verb == "compute":
+                if [v.tensor for v in e.operands] != list(self.graph.ops[-1].inputs):
+                    raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
                 self.factor = {}
             for name, power in e.divisor.powers:
                 self.factor[name] = self.factor.get(name, 0) - power
-        elif e.value in _SKIPPED:
-            return
+        elif e.value in COUNTERS:
+            self.count(e)
         elif not e.on_tensor:
             raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
         elif e.verb == "compute":
@@ -610,13 +677,32 @@ class _Printer:
             else:
                 self.node(node)
         self.flush()
-        return (*parts, Once(tuple(self.blocks)))
+        parts.append(Once(tuple(self.blocks)))
+        self.blocks = []
+        return tuple(parts)
 
     def read_data(self) -> None:
         for name, number in self.alone.data.items():
             slot = self.slot("copy", name, "")
             self.pending.append(Read(number, slot))
             self.keep(name, "", Cell(slot, Pair(number, "First"), self.arrives(name)))
+
+    def begins(self, name: str) -> dict[str, str]:
+        """Where a weight is in the beginning: on rank 0 of the axes that do not split it."""
+        split = self.reference.split_dims.get(name, {})
+        return {**split, **{a: ROOT for a in self.axes if a != MICRO and a not in split}}
+
+    def read_weights(self) -> None:
+        for unit, names in self.per_unit().items():
+            self.scope = unit
+            for name in names:
+                number = self.alone.weights[name]
+                self.weights[name] = Cell(self.slot("weight", name), self.named(number), self.begins(name))
+                self.pending.append(Read(number, self.weights[name].slot))
+            if unit:
+                self.loop(unit, False, [])
+            else:
+                self.flush()
 
     def arrives(self, name: str) -> dict[str, str]:
         return {MICRO: "batch"} if "batch" in self.graph.tensors[name].dims else {}
@@ -633,30 +719,30 @@ class _Printer:
 
     def program(self) -> Program:
         names = list(self.alone.weights)
+        self.read_weights()
+        init = self.phase("init")
         for name in names:
             self.scope = self.looped(name)
             self.weights[name] = self.used(name)
         self.scope = ""
-        reading = dict(self.weights)
-        init = self.phase("init")
-        self.weights = reading
-        self.blocks = []
         step = self.microbatches()
-        self.blocks = []
-        self.cells = {k: c for k, c in self.cells.items() if k[0] != "updated"}
+        self.cells = {k: c for k, c in self.cells.items() if k[0] not in ("updated", "counter")}
         save, resume = self.phase("save"), self.phase("resume")
         rest, given, disk = [], [], []
         for name in names:
-            splits = dict(self.reference.split_dims.get(name, {}))
-            root = {a: ROOT for a in self.axes if a != MICRO and a not in splits}
             for what, number, share, first in (
-                    ("weight", self.alone.weights[name], 0, {**splits, **root}), ("master", self.alone.weights[name], 1, None),
-                    ("moments", self.alone.moments[name], 1, splits)):
+                    ("weight", self.alone.weights[name], 0, self.begins(name)), ("master", self.alone.weights[name], 1, None),
+                    ("moments", self.alone.moments[name], 1, self.reference.split_dims.get(name, {}))):
                 rest.append(self.held(what, name, number, self.rest(name, share))[0])
                 if first is not None:
                     given.append(self.held(what, name, number, first)[1])
                 if ("disk", what, name) in self.cells:
                     disk.append(self.cells["disk", what, name].slot)
+        for name, number in self.alone.counters.items():
+            held = Held(number, None, self.kinds({}))
+            given.append(held)
+            rest.append(Pair(self.counter(name).slot, held))
+            disk.append(self.slot("disk", name))
         data = tuple(Held(number, None, self.kinds(self.arrives(name))) for name, number in self.alone.data.items())
         ways = self.symbols.ways
         mesh = Mesh(len(self.axes), tuple(ways[self.symbols.like[d]] for d in ways),

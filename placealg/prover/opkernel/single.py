@@ -35,6 +35,9 @@ from placealg.step.event import Group, Reference
 UPDATED = ("update", "moments")
 """What an update makes: the weight, and what the optimizer keeps."""
 
+COUNTERS = ("step", "rng")
+"""What is moved once in a step: its counter, which updates read, and the random stream, of which masks are drawn."""
+
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
 
@@ -43,7 +46,7 @@ TOKENS = "all tokens"
 class Alone:
     """The single device's program: its stretches, what it keeps, and where its values and lines are found.
 
-    `weights`, `moments` and `data` are values by name. `lines` and `handed` find the line, and the value that it makes:
+    `weights`, `moments`, `data` and `counters` are values by name. `lines` and `handed` find the line, and the value that it makes:
     by scope, op and operands, and, for what a loop is handed, by scope and value. `entering` are the values that the
     loop of a unit hands on: forward, backward, and of the norm.
     """
@@ -56,6 +59,7 @@ class Alone:
     lines: Mapping[tuple[str, Single, tuple[Pair, ...]], tuple[Number, Pair]]
     handed: Mapping[tuple[str, Pair], Number]
     entering: Mapping[str, tuple[Number, Number, Number]]
+    counters: Mapping[str, Number]
 
 
 class _Device:
@@ -71,6 +75,7 @@ class _Device:
         self.count = 0
         self.made: dict[tuple[str, str], Pair] = {}
         self.grads: dict[str, list[Pair]] = {}
+        self.counters = {name: self.new() for name in COUNTERS}
         self.entering = {loop.unit: (self.new(), self.new(), self.new()) for loop in self.graph.loops}
 
     def new(self) -> Number:
@@ -128,6 +133,9 @@ class _Device:
     def total(self, arg: Pair) -> Pair:
         return arg
 
+    def stream(self) -> Pair:
+        return Pair(self.counters["rng"], "First")
+
     def looped(self, name: str) -> str:
         """The unit in whose instances a tensor is made; "" if there is one."""
         unit = name.partition(".")[0]
@@ -166,10 +174,14 @@ def alone(reference: Reference, symbols: Symbols) -> Alone:
     _forward(device)
     _backward(device)
     updated = _update(device, moments)
+    device.stretch("")
+    moved = {number: device.row(f"next {name}", (), [Pair(number, "First")]) for name, number in device.counters.items()}
     stretches = tuple(Repeat(symbols.unit(unit), down, tuple(lines)) if unit else Plain(tuple(lines))
                       for unit, down, lines in device.stretches if lines)
     states = tuple(Pair(n, updated[name][k]) for name in updated for k, n in enumerate((weights[name], moments[name])))
-    return Alone(stretches, states, weights, moments, data, device.lines, device.handed, device.entering)
+    states += tuple(Pair(number, value.first) for number, value in moved.items())
+    return Alone(stretches, states, weights, moments, data, device.lines, device.handed, device.entering,
+                 device.counters)
 
 
 def _check(reference: Reference) -> None:
@@ -266,7 +278,8 @@ def _update(device: _Device, moments: Mapping[str, Number]) -> dict[str, tuple[N
             if coefficient is not None:
                 gradient = device.einsum([gradient, coefficient], ())
             over = device.graph.tensors[name].dims if group.whole_reads else ()
-            reads = [device.made[name, ""], Pair(moments[name], "This" if unit else "First"), gradient]
+            step = Pair(device.counters["step"], "First")
+            reads = [device.made[name, ""], Pair(moments[name], "This" if unit else "First"), gradient, step]
             made = [device.row(f"{what} of {name}", over, reads) for what in UPDATED]
             updated[name] = (made[0].first, made[1].first)
     return updated

@@ -435,6 +435,8 @@ class _Printer:
         if verb == "gather" and value == "weight":
             self.sent("all_gather", e.axes, own(name), "", self.state("weight", name), self.used(name).slot)
         elif verb == "free" and value == "weight":
+            if set(e.axes) != set(self.group(name).shares[0]):
+                raise Outside(e.path, "a part of a copy is freed: not in the kernel of ops")
             self.pending.append(Free(self.slot("gathered", name)))
         elif verb == "free" and value in ("grad", "grad_sum"):
             for cell in self.parts(name) if value == "grad" else [self.total_of(name)]:
@@ -478,6 +480,10 @@ class _Printer:
             self.pending.append(Read(self.alone.moments[name], first.slot))
             self.owned(e.where, name, first, first.slot)
         elif verb == "store" and value in ("weight", "moments"):
+            share = self.group(name).shares[value == "moments"]
+            if any(c.rank is not None for c in e.where) or {c.axis for c in e.where} - set(
+                    self.reference.split_dims.get(name, {})) != set(share):
+                raise Outside(e.path, "what others own is stored, or less than all: not in the kernel of ops")
             self.cells["disk", value, name] = self.owned(e.where, name, self.state(value, name), self.slot("disk", value, name))
         elif verb == "load" and value in ("weight", "moments"):
             stored, to = self.cells.get(("disk", value, name)), self.state(value, name)
@@ -572,7 +578,10 @@ class _Printer:
         if loop is None or len(events) != len(node.body):
             raise Outside(node.name, "a loop in a loop: not in the kernel of ops")
         self.prepare(events)
-        handing = next((e for e in events if e.verb == "assign" and e.tensor == loop.slot), None)
+        assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
+        if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
+            raise Outside(assigns[0].path, "it is handed on twice, or the other way: not in the kernel of ops")
+        handing = assigns[0] if assigns else None
         entering = self.alone.entering[node.name][node.reverse]
         last = Last(self.symbols.unit(node.name))
         carried, slot = [], self.slot("handed on", node.name, str(node.reverse))
@@ -592,16 +601,17 @@ class _Printer:
             self.event = e
             if e is not handing:
                 self.on_event(e)
-            elif not node.reverse:
-                self.begin(e.value)
-                self.keep(loop.slot, "", self.copied(Cell(slot, Pair(entering, "This"), first.split),
-                                                     self.slot("copy", loop.slot, "")))
-        if handing is not None:
-            self.begin("handed", node.name)
+                continue
+            check_fields(e)
+            self.begin(e.value)
             if node.reverse:
                 self.handed(self.gradient(loop.slot), Pair(entering, "This"), slot)
             else:
-                self.handed(self.read(loop.last), Pair(entering, "Next"), slot)
+                self.keep(loop.slot, "", self.copied(Cell(slot, Pair(entering, "This"), first.split),
+                                                     self.slot("copy", loop.slot, "")))
+        if handing is not None and not node.reverse:
+            self.begin("handed", node.name)
+            self.handed(self.read(loop.last), Pair(entering, "Next"), slot)
         self.loop(node.name, node.reverse, carried)
         if handing is not None and node.reverse:
             label = handing.operands[0].label if handing.operands else ""
@@ -632,7 +642,7 @@ class _Printer:
         if e.group:
             self.on_group(e)
         elif e.value == "norm" and e.verb == "all_reduce":
-            total = self.summed()
+            total = self.norm or self.summed()
             self.begin("norm", "whole")
             self.norm = self.sent("all_reduce", e.axes, "", "", total)
         elif e.value == "loss":

@@ -3,8 +3,8 @@
     python tests/coq/extracted.py BUILD     writes both, from the files that `proofs/coq/check.sh BUILD` has compiled
 
 Coq extracts `check` as JSON, which `in_python.py` writes as Python. The sources' digest stands beside it, by which a
-test without Coq sees that they have changed. The kernel's semantics, which tests run, is extracted likewise and kept as JSON:
-types are left out, and each expression is a short list.
+test without Coq sees that they have changed. The kernel's semantics, which tests run, is extracted likewise and kept
+as JSON: types are left out, and each expression is a short list.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ COQ = ROOT / "proofs" / "coq"
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """What is extracted from one file: its folder and name, the names in it, the files whose digest stands beside them.
-    """
+    """What is extracted from one file: its folder, names in it, the files of the digest, the target."""
 
     folder: str
     file: str
@@ -39,7 +38,8 @@ class Extract:
 
     def digest(self) -> str:
         """The digest of the sources that are extracted."""
-        return hashlib.sha256(b"".join((COQ / self.folder / f"{name}.v").read_bytes() for name in self.sources)).hexdigest()
+        files = (COQ / self.folder / f"{name}.v" for name in self.sources)
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     def text(self, build: Path) -> str:
         """The extracted programs; `build` holds the compiled files."""

@@ -1,9 +1,9 @@
 """What each op of an op graph is in the language: einsums, functions of rows, sums, factors and other names.
 
 Forward and backward are written once, for whoever makes values of them: the single device, whose values are those of
-whole tensors, and a program, whose values are slots. What a function of rows computes is not known, so that of a norm, a
-softmax or a loss the backward is what the op table says it is; that it is the derivative is not proved here. Of einsums,
-sums, factors and names it is the transposed op.
+whole tensors, and a program, whose values are slots. What a function of rows computes is not known, so that the
+backward of a norm, a softmax or a loss is what the op table says it is; that it is the derivative is not proved here.
+Of einsums, sums, factors and names it is the transposed op.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         return {"": make.einsum([args[0], chosen], op.over), "one-hot": chosen}
     if family == "unary":
         return {"": make.row(op.kind, (), args)}
+    if family == "route":
+        return {"": make.row(f"route {op.over}", op.over[:1], args)}
     if family in ("norm", "softmax"):
         found = {k.name: make.row(f"{op.kind}.{k.name}", op.over, args[:1]) for _, k in kept(graph, op)}
         return {"": make.row(op.kind, op.over, args), **found}

@@ -2,8 +2,8 @@
 
 A program is what ranks do, and, apart from that, what a single device does. What an instruction claims is a hint: the
 checker takes no claim for true. Numbers of slots, values and lines are of type Number; axes, dims, functions and units
-are small numbers, too, and axis 0 counts microbatches. `term` is a program as Coq reads it, and as the extracted checker
-does.
+are small numbers, too, and axis 0 counts microbatches. `term` is a program as Coq reads it, and as the extracted
+checker does.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from placealg.prover.opkernel.program import (
     Stretch,
 )
 from placealg.prover.opkernel.symbols import Symbols
-from placealg.step.event import Group, Reference
+from placealg.step.event import Reference
 
 UPDATED = ("update", "moments")
 """What an update makes: the weight, and what the optimizer keeps."""
@@ -42,13 +42,31 @@ TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
 
 
+def in_order(value: Pair) -> int:
+    """Where a value stands among those that are added up: a sum has one order, whoever adds."""
+    return int(value.first)
+
+
+def per_unit(graph: Graph) -> dict[str, list[str]]:
+    """Unit of several instances -> its parameters; first, under "", those of which there is one.
+
+    >>> from placealg.models.transformer import gpt
+    >>> list(per_unit(gpt().graph))
+    ['', 'layer']
+    """
+    found: dict[str, list[str]] = {"": []}
+    for parameter in graph.parameters:
+        found.setdefault(parameter.unit if graph.loop(parameter.unit) else "", []).append(parameter.name)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Alone:
     """The single device's program: its stretches, what it keeps, and where its values and lines are found.
 
-    `weights`, `moments`, `data` and `counters` are values by name. `lines` and `handed` find the line, and the value that it makes:
-    by scope, op and operands, and, for what a loop is handed, by scope and value. `entering` are the values that the
-    loop of a unit hands on: forward, backward, and of the norm.
+    `weights`, `moments`, `data` and `counters` are values by name. `lines` and `handed` find the line, and the value
+    that it makes: by scope, op and operands, and, for what a loop is handed, by scope and value. `entering` are the
+    values that the loop of a unit hands on: forward, backward, and of the norm.
     """
 
     stretches: tuple[Stretch, ...]
@@ -156,7 +174,7 @@ class _Device:
         parts = self.grads.get(name)
         if not parts:
             raise Outside("", f"{name} gets no gradient")
-        return self.add(parts)
+        return self.add(sorted(parts, key=in_order))
 
 
 def alone(reference: Reference, symbols: Symbols) -> Alone:
@@ -175,7 +193,8 @@ def alone(reference: Reference, symbols: Symbols) -> Alone:
     _backward(device)
     updated = _update(device, moments)
     device.stretch("")
-    moved = {number: device.row(f"next {name}", (), [Pair(number, "First")]) for name, number in device.counters.items()}
+    moved = {number: device.row(f"next {name}", (), [Pair(number, "First")])
+             for name, number in device.counters.items()}
     stretches = tuple(Repeat(symbols.unit(unit), down, tuple(lines)) if unit else Plain(tuple(lines))
                       for unit, down, lines in device.stretches if lines)
     states = tuple(Pair(n, updated[name][k]) for name in updated for k, n in enumerate((weights[name], moments[name])))
@@ -264,20 +283,18 @@ def _seed(device: _Device) -> Pair:
 def _update(device: _Device, moments: Mapping[str, Number]) -> dict[str, tuple[Number, Number]]:
     """Norm, clip and update of every parameter: its weight and its moments in the next step."""
     reference = device.reference
-    per_unit: dict[str, list[tuple[str, Group]]] = {"": []}
-    for group in reference.groups:
-        for name in group.parameters:
-            per_unit.setdefault(device.looped(name), []).append((name, group))
-    gradients = _gradients(device, {unit: [name for name, _ in named] for unit, named in per_unit.items()})
+    whole = {name for group in reference.groups if group.whole_reads for name in group.parameters}
+    names = per_unit(device.graph)
+    gradients = _gradients(device, names)
     coefficient = _coefficient(device, gradients) if reference.clip else None
     updated: dict[str, tuple[Number, Number]] = {}
-    for unit, parameters in per_unit.items():
+    for unit, of_unit in names.items():
         device.stretch(unit)
-        for name, group in parameters:
+        for name in of_unit:
             gradient = gradients[unit][name]
             if coefficient is not None:
                 gradient = device.einsum([gradient, coefficient], ())
-            over = device.graph.tensors[name].dims if group.whole_reads else ()
+            over = device.graph.tensors[name].dims if name in whole else ()
             step = Pair(device.counters["step"], "First")
             reads = [device.made[name, ""], Pair(moments[name], "This" if unit else "First"), gradient, step]
             made = [device.row(f"{what} of {name}", over, reads) for what in UPDATED]

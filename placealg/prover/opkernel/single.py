@@ -214,6 +214,8 @@ def _check(reference: Reference) -> None:
         (reference.skip or reference.scaled, "steps that overflow"),
         (bool(reference.random_keys), "random streams keyed by rank"),
         (any(g.statistic or g.frozen or g.averaged for g in reference.groups), "frozen groups, statistics or averages"),
+        (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in reference.groups),
+         "an update that reads neither its element nor whole matrices"),
         (any(g.unit != g.parameters[0].partition(".")[0] for g in reference.groups), "a group of several units"),
     ):
         if wrong:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placealg.models.backward import kept
+from placealg.models.backward import keepers
 from placealg.models.graph import Op
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.instructions import Cell, Instructions
@@ -18,6 +18,14 @@ from placealg.prover.opkernel.single import TOKENS, in_order
 from placealg.step.event import Event, dim_of
 from placealg.step.receivers import receivers
 from placealg.step.versions import origins
+
+_PLACES = {"slice": ("IR", "S"), "all_gather": ("S", "IR"), "all_reduce": ("P", "IR"), "reduce_scatter": ("P", "S"),
+           "all_to_all": ("S", "S")}
+"""What is sent -> how a tensor lies before and behind: I, R, P, or S of a dim."""
+
+
+def _place(place: str) -> str:
+    return "S" if dim_of(place) else place or "none"
 
 
 class Tensors(Instructions):
@@ -101,6 +109,9 @@ class Tensors(Instructions):
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""
         source, to = dim_of(e.source), dim_of(e.to)
+        from_, into = _PLACES.get(e.verb, ("", ""))
+        if not e.axes or _place(e.source) not in from_ or _place(e.to) not in into:
+            raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel of ops")
         self.begin(e.value, e.version, e.verb, *e.axes)
         mean = {a: -1 for a in e.axes} if e.op == "mean" else {}
         if e.on_gradient:
@@ -113,16 +124,29 @@ class Tensors(Instructions):
         self.keep(e.tensor, e.version, cell)
 
     def freed(self, e: Event) -> None:
-        """A copy is freed, or what a region has made."""
-        if e.value in self.graph.tensors:
+        """A copy is freed; or what a region has made and no op outside reads, with the copies made for its ops."""
+        if e.on_gradient:
+            raise Outside(e.path, "a gradient is freed: not in the kernel of ops")
+        if e.value in self.graph.tensors or e.value in keepers(self.graph):
             self.free(e.tensor, e.version)
             return
-        inside = {op.output: op for op in self.graph.of_unit(e.unit) if f"{op.region}.".startswith(f"{e.value}.")}
-        held = {v.tensor for v in e.operands}
-        for name in (n for n in inside if n not in held):
-            if not any(c.output not in inside for c in self.graph.consumers(name)) and not any(
-                    name in (x.first, x.last) for x in self.graph.handed):
-                for key in [k for k in self.live if k[1] == name]:
-                    self.free(name, key[2])
-            for tensor, _ in kept(self.graph, inside[name]):
-                self.free(tensor.name, "")
+        inside = {op.output for op in self.graph.of_unit(e.unit) if f"{op.region}.".startswith(f"{e.value}.")}
+        named = {v.tensor for v in e.operands}
+        handed = {name for loop in self.graph.handed for name in (loop.first, loop.last)}
+        own = {n for n in inside - named - handed
+               if all(op.output in inside for op in self.graph.consumers(n))}
+        own |= {name for name, of in keepers(self.graph).items() if of in inside - named}
+        for _, name, label in [*self.live]:
+            readers = self.readers().get((name, label), set())
+            if name in own or (label and readers and readers <= inside):
+                self.free(name, label)
+
+    def readers(self) -> dict[tuple[str, str], set[str]]:
+        """Copy of a tensor -> the ops that read it, or a copy that derives from it."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for e in self.step.events:
+            if e.on_tensor and e.verb == "compute" and e.phase == "forward":
+                for version in e.operands:
+                    for label in origins(version.label):
+                        found.setdefault((version.tensor, label), set()).add(e.value)
+        return found

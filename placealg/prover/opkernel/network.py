@@ -77,7 +77,7 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         return {"": make.einsum([args[0], mask], ()), "mask": mask}
     if family == "lookup":
         chosen = make.row(f"one-hot {op.over}", (), args[1:])
-        return {"": make.einsum([args[0], chosen], op.over), "one-hot": chosen}
+        return {"": make.einsum([args[0], chosen], op.over)}
     if family == "unary":
         return {"": make.row(op.kind, (), args)}
     if family == "route":
@@ -145,7 +145,8 @@ def backward(make: Maker[V], graph: Graph, op: Op, operand: int, arriving: V, re
     if step.kind == "scale":
         return make.scale({f"factor {op.output}": 1}, arriving)
     if step.kind == "scatter":
-        return make.einsum([arriving, of("one-hot")], _beside(target, out))
+        chosen = make.row(f"one-hot {op.over}", (), [read(k) for k in others])
+        return make.einsum([arriving, chosen], _beside(target, out))
     if step.kind == "rope":
         return _rotated(make, op.over[0], "back", arriving)
     if step.kind == "vjp" and op.kind != "unit":

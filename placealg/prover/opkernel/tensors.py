@@ -36,13 +36,16 @@ class Tensors(Instructions):
         return (self.scope if self.looped(name) else "", name, label)
 
     def read(self, name: str, label: str = "") -> Cell:
-        """A copy of a tensor, or the one from which it derives; a slot that is empty where there is none."""
+        """A copy of a tensor, or, if it was never made, the one from which it derives; else a slot that is empty."""
         if name in self.weights:
             return self.weights[name]
-        for one in origins(label):
-            if self.key(name, one) in self.live:
-                return self.cells[self.key(name, one)]
-        return self.cells.get(self.key(name, label)) or Cell(self.slot("nothing", name, label), None, {})
+        made = [self.key(name, one) for one in origins(label) if self.key(name, one) in self.cells]
+        return self.cells[made[0]] if made else Cell(self.slot("nothing", name, label), None, {})
+
+    def sent_from(self, name: str, label: str) -> Cell:
+        """The copy of which another is made: itself, if it is there, else the one from which it derives."""
+        there = [self.key(name, one) for one in origins(label) if self.key(name, one) in self.live]
+        return self.cells[there[0]] if there else self.read(name, label)
 
     def keep(self, name: str, label: str, cell: Cell) -> None:
         """A copy of a tensor is there."""
@@ -118,7 +121,7 @@ class Tensors(Instructions):
             arg = self.gradient(e.tensor, e.version)
             self.set_gradient(e.tensor, e.version, self.scaled(mean, self.sent(e.verb, e.axes, source, to, arg)))
             return
-        arg = self.read(e.tensor, e.version)
+        arg = self.sent_from(e.tensor, e.version)
         out = self.slot("copy", e.tensor, e.version)
         cell = self.scaled(mean, self.sent(e.verb, e.axes, source, to, arg, None if mean else out), out)
         self.keep(e.tensor, e.version, cell)

@@ -59,8 +59,9 @@ class Kernel:
     @property
     def groups(self) -> int:
         """How many groups of parameters the program has."""
-        of_groups = isinstance(self.program, tuple) and self.program and not self.ops
-        groups = self.program[1 + FIELDS.index("groups")] if of_groups else []
+        if self.ops or not isinstance(self.program, tuple) or not self.program:
+            return 0
+        groups = self.program[1 + FIELDS.index("groups")]
         return len(groups) if isinstance(groups, list) else 0
 
     def contradicts(self, report: Report) -> bool:

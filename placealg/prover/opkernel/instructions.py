@@ -183,6 +183,9 @@ class Instructions:
     def sent(self, verb: str, axes: Iterable[str], source: str, to: str, arg: Cell, out: Slot | None = None) -> Cell:
         """What is sent along axes, one after the other; the last into a slot."""
         axes = tuple(axes)
+        said = {"all_gather": (source,), "all_to_all": (source, to), "slice": (to,), "reduce_scatter": (to,)}
+        if not {*said.get(verb, ())} <= {*self.symbols.ways} or not {*axes} <= {*self.axes}:
+            raise Outside(self.event.path, "it does not say what is sent: not in the kernel of ops")
         for k, a in enumerate(axes):
             split = {b: w for b, w in arg.split.items() if b != a}
             if verb == "all_reduce":

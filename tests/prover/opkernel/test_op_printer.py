@@ -33,6 +33,7 @@ from placealg.prover.opkernel.single import alone
 from placealg.prover.opkernel.symbols import Symbols
 from placealg.prover.verdict import PROVED, overall
 from placealg.step.program import Step
+from placealg.strategy.file import proofs_folder
 
 
 def step_of(strategy: str, model: str) -> Step:
@@ -161,6 +162,13 @@ def test_what_the_prover_refutes_is_not_accepted(strategy: str, kind: str, story
     assert found
     for mutant in found:
         assert not accepted(mutant.step) or overall(examine(mutant.step).verdicts)[0] == PROVED
+
+
+@pytest.mark.slow
+def test_no_refuted_file_is_accepted() -> None:
+    files = sorted(proofs_folder("refuted").glob("*.toml"))
+    assert len(files) > 100
+    assert [file.name for file in files if accepted(pa.read(file).step)] == []
 
 
 @pytest.mark.parametrize(("strategy", "draws"), [

@@ -28,6 +28,9 @@ from placealg.step.program import Step
 from placealg.strategy.file import proofs_folder
 from placealg.strategy.spec import Strategy
 
+OPS_RESUME = 10
+"""The place of a program of ops, as a term, that has what resumes it."""
+
 THEOREM = ("gradient", "normalizer", "view", "update", "invariant", "init")
 """The obligations of which the kernel's theorem speaks; not of schedule and random."""
 
@@ -37,7 +40,7 @@ class Kernel:
     """The answer on one program: `accepted` is None outside of the language, and `reason` says why.
 
     `sha256` is the digest of the program as it is printed. `coq` says what coqc made of it, "" where it was not asked;
-    `proved` is whether it has proved the program.
+    `proved` is whether it has proved the program. `ops` is whether it is a program of ops, of the other checker.
     """
 
     accepted: bool | None
@@ -46,16 +49,19 @@ class Kernel:
     program: Term = ()
     coq: str = ""
     proved: bool = False
+    ops: bool = False
 
     @property
     def resumes(self) -> bool:
         """Whether the program has a resume phase; the theorem speaks of no resume of one that has none."""
-        return isinstance(self.program, tuple) and bool(self.program and self.program[-1])
+        return isinstance(self.program, tuple) and bool(self.program and self.program[OPS_RESUME if self.ops else -1])
 
     @property
     def groups(self) -> int:
         """How many groups of parameters the program has."""
-        groups = self.program[1 + FIELDS.index("groups")] if isinstance(self.program, tuple) and self.program else []
+        if self.ops or not isinstance(self.program, tuple) or not self.program:
+            return 0
+        groups = self.program[1 + FIELDS.index("groups")]
         return len(groups) if isinstance(groups, list) else 0
 
     def contradicts(self, report: Report) -> bool:
@@ -74,7 +80,7 @@ class Kernel:
         """The answer in words, beside the prover's."""
         if self.accepted is None:
             return f"not checked: {self.reason}"
-        named = f"this program (sha256 {self.sha256[:16]})"
+        named = f"this program{' of ops' * self.ops} (sha256 {self.sha256[:16]})"
         if self.accepted:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
             told = f"accepted: {named}, for all sizes, microbatches, {steps}; {', '.join(THEOREM)}"
@@ -104,8 +110,27 @@ def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
         averages = resting(strategy, model, "average") if averaged else NONE
         program = program_of(step, resting(strategy, model), averages)
     except Outside as outside:
-        return Kernel(None, str(outside))
+        return of_ops(step) or Kernel(None, str(outside))
     return Kernel(shipped().check(program), "", sha256(program), program)
+
+
+def of_ops(step: Step) -> Kernel | None:
+    """The answer of the checker of programs of ops where it accepts the program; else None: it refutes nothing.
+
+    >>> import placealg as pa
+    >>> found = of_ops(pa.derive(pa.parse_strategy("tp"), pa.gpt()))
+    >>> found is not None and found.accepted
+    True
+    """
+    from placealg.prover.opkernel.checker import shipped as ops_checker  # only programs that the other lacks need it
+    from placealg.prover.opkernel.printer import printed
+    from placealg.prover.opkernel.program import term
+
+    try:
+        program = term(printed(step))
+    except Outside:
+        return None
+    return Kernel(True, "", sha256(program), program, ops=True) if ops_checker().check(program) else None
 
 
 def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, int] | None = None,
@@ -115,6 +140,8 @@ def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, i
     The file proves that the program is correct; with `refuted`, the sizes of a counterexample, that it is not. In
     the folder `keep` the theory is found again, compiled.
     """
+    if found.ops:
+        return replace(found, coq="no Coq proof is printed of a program of ops")
     if found.accepted:
         text = coq_file(found.program, about)
         _keep(text, path)

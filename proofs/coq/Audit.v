@@ -4,6 +4,7 @@
 From Placealg Require Sums Moves Axes Rules Table Masks Microbatches Rings Versions Pipeline Equivalence Observed.
 From Placealg Require Instances Rationals.
 From Placealg.kernel Require Events Sound World.
+From Placealg.ops Require Sound Told.
 
 Print Assumptions Sums.sum_owner.
 Print Assumptions Sums.sum_swap.
@@ -77,3 +78,16 @@ Print Assumptions kernel.Sound.accepted_correct.
 Print Assumptions kernel.Sound.check_sound.
 Print Assumptions kernel.World.equal_counts_met.
 Print Assumptions kernel.World.tells_wrong.
+Print Assumptions ops.Kinds.einsum_sound.
+Print Assumptions ops.Kinds.row_sound.
+Print Assumptions ops.Sends.send_sound.
+Print Assumptions ops.Order.ordered_solves.
+Print Assumptions ops.Infer.infer_sound.
+Print Assumptions ops.Slots.instrs_sound.
+Print Assumptions ops.Loops.blocks_sound.
+Print Assumptions ops.Parts.part_sound.
+Print Assumptions ops.Parts.parts_sound.
+Print Assumptions ops.Sound.accepted_right.
+Print Assumptions ops.Sound.check_sound.
+Print Assumptions ops.Told.wrong_told.
+Print Assumptions ops.Told.right_run.

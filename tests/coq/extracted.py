@@ -1,10 +1,10 @@
-"""The kernel's checker, extracted from its Coq sources as Python: what the wheel runs, without Coq; and its semantics.
+"""Both checkers, extracted from their Coq sources as Python: what the wheel runs, without Coq; and a semantics.
 
     python tests/coq/extracted.py BUILD     writes both, from the files that `proofs/coq/check.sh BUILD` has compiled
 
 Coq extracts `check` as JSON, which `in_python.py` writes as Python. The sources' digest stands beside it, by which a
-test without Coq sees that they have changed. The semantics, which tests run, is extracted likewise and kept as JSON:
-types are left out, and each expression is a short list.
+test without Coq sees that they have changed. The kernel's semantics, which tests run, is extracted likewise and kept
+as JSON: types are left out, and each expression is a short list.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from in_python import Translation
 from placealg.prover.kernel.checker import MODULE, digest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL = ROOT / "proofs" / "coq" / "kernel"
+COQ = ROOT / "proofs" / "coq"
 
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """What is extracted from one file of the kernel: the names, the files whose digest stands beside it, the target."""
+    """What is extracted from one file: its folder, names in it, the files of the digest, the target."""
 
+    folder: str
     file: str
     names: tuple[str, ...]
     sources: tuple[str, ...]
@@ -37,13 +38,14 @@ class Extract:
 
     def digest(self) -> str:
         """The digest of the sources that are extracted."""
-        return hashlib.sha256(b"".join((KERNEL / f"{name}.v").read_bytes() for name in self.sources)).hexdigest()
+        files = (COQ / self.folder / f"{name}.v" for name in self.sources)
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     def text(self, build: Path) -> str:
         """The extracted programs; `build` holds the compiled files."""
         names = " ".join(self.names)
         (build / "Extract.v").write_text(
-            f"From Placealg.kernel Require Import {self.file}.\nFrom Coq Require Import Extraction.\n"
+            f"From Placealg.{self.folder} Require Import {self.file}.\nFrom Coq Require Import Extraction.\n"
             f'Extraction Language JSON.\nExtraction "extracted.json" {names}.\n', encoding="utf-8")
         subprocess.run(["coqc", "-q", "-R", ".", "Placealg", "Extract.v"], cwd=build, check=True, capture_output=True)
         found = json.loads((build / "extracted.json").read_text(encoding="utf-8"))
@@ -56,9 +58,11 @@ class Extract:
         return module(self.digest(), dict(terms)) if self.target.suffix == ".py" else written(self.digest(), terms)
 
 
-CHECKER = Extract("Decide", ("check",), ("Syntax", "Ratios", "Knowledge", "Check", "Decide"),
+CHECKER = Extract("kernel", "Decide", ("check",), ("Syntax", "Ratios", "Knowledge", "Check", "Decide"),
                   ROOT / "placealg/prover/kernel" / MODULE)
-SEMANTICS = Extract("Semantics", ("run", "step", "truth", "ticks_of", "sat", "needs"),
+OPS_CHECKER = Extract("ops", "Check", ("check",), ("Machine", "Meaning", "Trie", "Kinds", "Sends", "Check"),
+                      ROOT / "placealg/prover/opkernel" / MODULE)
+SEMANTICS = Extract("kernel", "Semantics", ("run", "step", "truth", "ticks_of", "sat", "needs"),
                     ("Syntax", "Setting", "Machine", "Semantics"), ROOT / "tests/coq/semantics.json")
 
 
@@ -109,7 +113,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    for one in (CHECKER, SEMANTICS):
+    for one in (CHECKER, OPS_CHECKER, SEMANTICS):
         text = one.text(Path(sys.argv[1]).resolve())
         if not one.target.exists() or one.target.read_text(encoding="utf-8") != text:
             one.target.write_text(text, encoding="utf-8")

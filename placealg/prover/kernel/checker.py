@@ -67,8 +67,8 @@ class Checker:
 def value(term: Term) -> Any:
     """A term in the representation of the extracted programs: Peano numbers, and lists of pairs.
 
-    >>> value(("Owner", 1)), value([True])
-    (('Owner', ('S', ('O',))), ('Cons', ('True',), ('Nil',)))
+    >>> value(("Owner", 1)), value([True]), value("xH")
+    (('Owner', ('S', ('O',))), ('Cons', ('True',), ('Nil',)), ('XH',))
     """
     if isinstance(term, bool):
         return ("True",) if term else ("False",)
@@ -84,13 +84,22 @@ def value(term: Term) -> Any:
             made = ("Cons", value(t), made)
         return made
     if isinstance(term, tuple):
-        return (term[0], *map(value, term[1:]))
-    return (term,)
+        return (_extracted(term[0]), *map(value, term[1:]))
+    return (_extracted(term),)
+
+
+def _extracted(constructor: Any) -> str:
+    """A constructor's name as Coq's extraction writes it: with a capital."""
+    return f"{constructor[0].upper()}{constructor[1:]}"
 
 
 @functools.cache
 def shipped() -> Checker:
-    """The checker that the package ships."""
-    text = resources.files(__package__).joinpath(MODULE).read_text(encoding="utf-8")
-    found = sources(text)
-    return Checker(found, importlib.import_module("placealg.prover.kernel.extraction").check)
+    """The checker of step programs that the package ships."""
+    return of_package("placealg.prover.kernel")
+
+
+def of_package(name: str) -> Checker:
+    """The extracted checker of a package of this one; raises InputError if it was edited since it was extracted."""
+    found = sources(resources.files(name).joinpath(MODULE).read_text(encoding="utf-8"))
+    return Checker(found, importlib.import_module(f"{name}.{MODULE.removesuffix('.py')}").check)

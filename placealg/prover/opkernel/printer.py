@@ -1,0 +1,245 @@
+"""A step program as a program of ops: what each event does, in the slots that it names, beside the single device's.
+
+What is printed of an event is what it does to each rank, whatever was intended: a slot is read that another event has
+to have filled, and a line is claimed if it makes the same of the values that the slots are meant to have. Where a state
+rests, and how data arrive, is the strategy's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from placealg.prover.kernel.fields import Outside
+from placealg.prover.opkernel.fields import check_fields
+from placealg.prover.opkernel.instructions import MICRO, Cell, number_of
+from placealg.prover.opkernel.parameters import Parameters
+from placealg.prover.opkernel.program import (
+    Block,
+    Held,
+    Last,
+    Mesh,
+    Microbatches,
+    Number,
+    Once,
+    Pair,
+    Program,
+    Read,
+    Some,
+)
+from placealg.prover.opkernel.single import COUNTERS, TOKENS, per_unit
+from placealg.prover.opkernel.symbols import ROOT
+from placealg.step.event import MICROBATCH, Event
+from placealg.step.program import EventLoop, Node, Step
+
+
+def printed(step: Step) -> Program:
+    """A step as a program of ops beside its single device; raises Outside."""
+    return _Printer(step).program()
+
+
+class _Printer(Parameters):
+    """The loops and phases of a program."""
+
+    def instances(self, node: EventLoop) -> None:
+        """A loop over the instances of a unit, with what it hands on."""
+        events = [n for n in node.body if isinstance(n, Event)]
+        loop = next((x for x in self.graph.loops if x.unit == node.name), None)
+        if loop is None or len(events) != len(node.body):
+            raise Outside(node.name, "a loop in a loop: not in the kernel of ops")
+        self.prepare(events)
+        assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
+        if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
+            raise Outside(assigns[0].path, "it is handed on twice, or the other way: not in the kernel of ops")
+        handing = assigns[0] if assigns else None
+        entering = self.alone.entering[node.name][node.reverse]
+        last = Last(self.symbols.unit(node.name))
+        carried, slot = [], self.slot("handed on", node.name, str(node.reverse))
+        if handing is not None:
+            self.begin("handed on", node.name)
+            if node.reverse:
+                first = self.handed(self.gradient(loop.last), Pair(entering, last), slot)
+            else:
+                label = handing.operands[0].label if handing.operands else ""
+                first = self.handed(self.read(loop.first, label), Pair(entering, "First"), slot)
+            carried = [Pair(number_of(slot), entering)]
+        self.flush()
+        self.scope = node.name
+        if handing is not None and node.reverse:
+            self.grads[node.name, loop.last, ""] = [Cell(slot, Pair(entering, "Next"), first.split)]
+        for e in events:
+            self.event = e
+            if e is not handing:
+                self.on_event(e)
+                continue
+            check_fields(e)
+            self.begin(e.value)
+            if node.reverse:
+                self.handed(self.gradient(loop.slot), Pair(entering, "This"), slot)
+            else:
+                self.keep(loop.slot, "", self.copied(Cell(slot, Pair(entering, "This"), first.split),
+                                                     self.slot("copy", loop.slot, "")))
+        if handing is not None and not node.reverse:
+            self.begin("handed", node.name)
+            self.handed(self.read(loop.last), Pair(entering, "Next"), slot)
+        self.loop(node.name, node.reverse, carried)
+        if handing is not None and node.reverse:
+            label = handing.operands[0].label if handing.operands else ""
+            self.grads.setdefault(("", loop.first, label), []).append(Cell(slot, Pair(entering, "First"), first.split))
+        elif handing is not None:
+            self.keep(loop.last, "", Cell(slot, Pair(entering, last), first.split))
+
+    def prepare(self, events: Iterable[Event]) -> None:
+        """Whatever stands before a loop that its events need."""
+        if any(e.verb == "clip" for e in events) and self.coefficient is None:
+            self.clip()
+
+    def clip(self) -> None:
+        """The coefficient of the clip, from the norm as it stands."""
+        total = self.norm or self.summed()
+        self.begin("clip")
+        self.coefficient = self.row("clip", (), [total])
+
+    def node(self, node: Node) -> None:
+        """An event, or a loop over instances."""
+        if isinstance(node, EventLoop):
+            self.instances(node)
+            return
+        self.event = node
+        self.prepare([node])
+        self.on_event(node)
+
+    def on_event(self, e: Event) -> None:
+        """Whatever an event does."""
+        check_fields(e)
+        if e.group:
+            self.on_group(e)
+        elif e.value == "norm" and e.verb == "all_reduce":
+            total = self.norm or self.summed()
+            self.begin("norm", "whole")
+            self.norm = self.sent("all_reduce", e.axes, "", "", total)
+        elif e.value == "loss":
+            if e.verb == "compute":
+                if [v.tensor for v in e.operands] != list(self.graph.ops[-1].inputs):
+                    raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
+                self.factor = {}
+            for name, power in e.divisor.powers:
+                self.factor[name] = self.factor.get(name, 0) - power
+        elif e.value in COUNTERS:
+            self.count(e)
+        elif not e.on_tensor:
+            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
+        elif e.verb == "compute":
+            self.compute(e)
+        elif e.verb == "free":
+            self.freed(e)
+        else:
+            self.move(e)
+
+    def phase(self, *names: str) -> tuple[Block, ...]:
+        """The blocks of phases outside of the loop over microbatches."""
+        for node in self.step.tree(*names):
+            self.node(node)
+        self.flush()
+        blocks, self.blocks = tuple(self.blocks), []
+        return blocks
+
+    def microbatches(self) -> tuple[Once | Microbatches, ...]:
+        """The parts of a step: what stands before the loop over microbatches, the loop, what stands behind it."""
+        parts: list[Once | Microbatches] = []
+        for node in self.step.tree():
+            if isinstance(node, EventLoop) and node.name == MICROBATCH:
+                self.flush()
+                parts.append(Once(tuple(self.blocks)))
+                self.blocks = []
+                self.read_data()
+                for inner in node.body:
+                    self.node(inner)
+                self.flush()
+                parts.append(Microbatches(tuple(self.sums), tuple(self.blocks)))
+                self.blocks = []
+            else:
+                self.node(node)
+        self.flush()
+        parts.append(Once(tuple(self.blocks)))
+        self.blocks = []
+        return tuple(parts)
+
+    def read_data(self) -> None:
+        """What each microbatch begins with."""
+        for name, number in self.alone.data.items():
+            slot = self.slot("copy", name, "")
+            self.pending.append(Read(number, slot))
+            self.keep(name, "", Cell(slot, Pair(number, "First"), self.arrives(name)))
+
+    def begins(self, name: str) -> dict[str, str]:
+        """Where a weight is in the beginning: on rank 0 of the axes that do not split it."""
+        split = dict(self.reference.split_dims.get(name, {}))
+        return {**split, **{a: ROOT for a in self.axes if a != MICRO and a not in split}}
+
+    def read_weights(self) -> None:
+        """What a run begins with is in the slots of weights."""
+        for unit, names in per_unit(self.graph).items():
+            self.scope = unit
+            for name in names:
+                number = self.alone.weights[name]
+                self.weights[name] = Cell(self.slot("weight", name), self.named(number), self.begins(name))
+                self.pending.append(Read(number, self.weights[name].slot))
+            if unit:
+                self.loop(unit, False, [])
+            else:
+                self.flush()
+
+    def arrives(self, name: str) -> dict[str, str]:
+        """How data lie: each microbatch has its own of the batch."""
+        return {MICRO: "batch"} if "batch" in self.graph.tensors[name].dims else {}
+
+    def held(self, what: str, name: str, number: Number, split: Mapping[str, str]) -> tuple[Pair, Held]:
+        """A state: its slot, and how it lies there."""
+        unit = self.looped(name)
+        self.scope = unit
+        held = Held(number, Some(self.symbols.unit(unit)) if unit else None, self.kinds(split))
+        pair = Pair(self.slot(what, name), held)
+        self.scope = ""
+        return pair, held
+
+    def program(self) -> Program:
+        """The whole program."""
+        names = list(self.alone.weights)
+        self.read_weights()
+        init = self.phase("init")
+        for name in names:
+            self.scope = self.looped(name)
+            self.weights[name] = self.used(name)
+        self.scope = ""
+        step = self.microbatches()
+        self.cells = {k: c for k, c in self.cells.items() if k[0] not in ("updated", "counter")}
+        save, resume = self.phase("save"), self.phase("resume")
+        rest, given, disk = [], [], []
+        for name in names:
+            for what, number, share, first in (
+                    ("weight", self.alone.weights[name], 0, self.begins(name)),
+                    ("master", self.alone.weights[name], 1, None),
+                    ("moments", self.alone.moments[name], 1, self.reference.split_dims.get(name, {}))):
+                rest.append(self.held(what, name, number, self.rest(name, share))[0])
+                if first is not None:
+                    given.append(self.held(what, name, number, first)[1])
+                if ("disk", what, name) in self.cells:
+                    disk.append(self.cells["disk", what, name].slot)
+        for name, number in self.alone.counters.items():
+            held = Held(number, None, self.kinds({}))
+            given.append(held)
+            rest.append(Pair(self.counter(name).slot, held))
+            disk.append(self.slot("disk", name))
+        data = tuple(Held(number, None, self.kinds(self.arrives(name))) for name, number in self.alone.data.items())
+        ways = self.symbols.ways
+        mesh = Mesh(len(self.axes), tuple(ways[self.symbols.like[d]] for d in ways),
+                    tuple(self.symbols.dims(self.symbols.touch.get(d, (d,))) for d in ways))
+        return Program(mesh, self.ones(), self.alone.stretches, self.alone.states, tuple(given), data, init, step, save,
+                       resume, tuple(disk), tuple(rest))
+
+    def ones(self) -> tuple[tuple[Pair, ...], ...]:
+        """All tokens over those of all ranks in all microbatches: 1 where counts are equal."""
+        if "equal_counts" not in self.reference.hypotheses:
+            return ()
+        per_rank = {"tokens": -1, "m": -1, **{a: -1 for a in self.reference.data_axes}}
+        return (self.symbols.powers({TOKENS: 1, **per_rank}),)

@@ -1,0 +1,155 @@
+"""What events on tensors do, and on their gradients: ops, what is sent, what is freed; and the counters."""
+
+from __future__ import annotations
+
+from placealg.models.backward import keepers
+from placealg.models.graph import Op
+from placealg.prover.kernel.fields import Outside
+from placealg.prover.opkernel.instructions import Cell, Instructions
+from placealg.prover.opkernel.network import backward, forward
+from placealg.prover.opkernel.program import (
+    Do,
+    Free,
+    Scale,
+    Some,
+    SScale,
+)
+from placealg.prover.opkernel.single import TOKENS, in_order
+from placealg.step.event import Event, dim_of
+from placealg.step.gradient_targets import receivers
+from placealg.step.versions import origins
+
+_PLACES = {"slice": ("IR", "S"), "all_gather": ("S", "IR"), "all_reduce": ("P", "IR"), "reduce_scatter": ("P", "S"),
+           "all_to_all": ("S", "S")}
+"""What is sent -> how a tensor lies before and behind: I, R, P, or S of a dim."""
+
+
+def _place(place: str) -> str:
+    return "S" if dim_of(place) else place or "none"
+
+
+class Tensors(Instructions):
+    """The copies of tensors, and what was added to their gradients."""
+
+    def key(self, name: str, label: str) -> tuple[str, str, str]:
+        """Where a tensor's copy is kept: by the loop that runs, if it is of that unit."""
+        return (self.scope if self.looped(name) else "", name, label)
+
+    def read(self, name: str, label: str = "") -> Cell:
+        """A copy of a tensor, or, if it was never made, the one from which it derives; else a slot that is empty."""
+        if name in self.weights:
+            return self.weights[name]
+        made = [self.key(name, one) for one in origins(label) if self.key(name, one) in self.cells]
+        return self.cells[made[0]] if made else Cell(self.slot("nothing", name, label), None, {})
+
+    def sent_from(self, name: str, label: str) -> Cell:
+        """The copy of which another is made: itself, if it is there, else the one from which it derives."""
+        there = [self.key(name, one) for one in origins(label) if self.key(name, one) in self.live]
+        return self.cells[there[0]] if there else self.read(name, label)
+
+    def keep(self, name: str, label: str, cell: Cell) -> None:
+        """A copy of a tensor is there."""
+        self.cells[self.key(name, label)] = cell
+        self.live.add(self.key(name, label))
+
+    def free(self, name: str, label: str) -> None:
+        """A copy of a tensor is there no more."""
+        key = self.key(name, label)
+        if key in self.live:
+            self.live.discard(key)
+            self.pending.append(Free(self.cells[key].slot))
+
+    def parts(self, name: str, label: str = "") -> list[Cell]:
+        """What has been added to the gradient of a tensor, or of a copy."""
+        return [c for (s, n, one), cells in self.grads.items() for c in cells if (s, n) == self.key(name, "")[:2] and (
+            not label or one == label or one.startswith(f"{label}/"))]
+
+    def gradient(self, name: str, label: str = "") -> Cell:
+        """The sum of what has been added to a gradient; a slot that is empty if nothing was."""
+        parts = sorted(self.parts(name, label), key=lambda c: in_order(c.value) if c.value else 0)
+        return self.add(parts) if parts else Cell(self.slot("no gradient", name, label), None, {})
+
+    def set_gradient(self, name: str, label: str, cell: Cell) -> None:
+        """What a gradient, or a copy of it, is instead."""
+        scope = self.key(name, "")[0]
+        for key in [k for k in self.grads if k[:2] == (scope, name) and (
+                not label or k[2] == label or k[2].startswith(f"{label}/"))]:
+            del self.grads[key]
+        self.grads[scope, name, label] = [cell]
+
+    def compute(self, e: Event) -> None:
+        """An op, forward or backward."""
+        op = self.graph.producer(e.tensor)
+        if op is None:
+            raise Outside(e.path, "no op makes it")
+        labels = [v.label for v in e.operands] or [""] * len(op.inputs)
+        self.begin(e.value)
+        if e.on_gradient:
+            self.transposed(e, op, labels)
+            return
+        made = forward(self, self.graph, op, lambda k: self.read(op.inputs[k], labels[k]))
+        for name, cell in made.items():
+            self.keep(f"{op.output}.{name}" if name else op.output, "", cell)
+
+    def transposed(self, e: Event, op: Op, labels: list[str]) -> None:
+        """The backward of an op: what each operand gets."""
+        if op == self.graph.ops[-1]:
+            one = self.row("one", (), [])
+            mean = SScale(self.symbols.powers({TOKENS: -1}))
+            line, value = self.claimed(mean, [one])
+            out = self.temporary()
+            self.pending.append(Do(Scale(self.symbols.powers(self.factor)), (one.slot,), out,
+                                   None if line is None else Some(line)))
+            arriving = Cell(out, value, one.split)
+        else:
+            arriving = self.gradient(op.output)
+        for j in receivers(e, self.reference):
+            got = backward(self, self.graph, op, j, arriving, lambda k: self.read(op.inputs[k], labels[k]),
+                           lambda name: self.read(f"{op.output}.{name}" if name else op.output))
+            name = op.inputs[j]
+            self.grads.setdefault((self.key(name, "")[0], name, labels[j]), []).append(got)
+
+    def move(self, e: Event) -> None:
+        """What is sent of a tensor, or of its gradient."""
+        source, to = dim_of(e.source), dim_of(e.to)
+        from_, into = _PLACES.get(e.verb, ("", ""))
+        if not e.axes or _place(e.source) not in from_ or _place(e.to) not in into:
+            raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel of ops")
+        self.begin(e.value, e.version, e.verb, *e.axes)
+        mean = {a: -1 for a in e.axes} if e.op == "mean" else {}
+        if e.on_gradient:
+            arg = self.gradient(e.tensor, e.version)
+            self.set_gradient(e.tensor, e.version, self.scaled(mean, self.sent(e.verb, e.axes, source, to, arg)))
+            return
+        arg = self.sent_from(e.tensor, e.version)
+        out = self.slot("copy", e.tensor, e.version)
+        cell = self.scaled(mean, self.sent(e.verb, e.axes, source, to, arg, None if mean else out), out)
+        self.keep(e.tensor, e.version, cell)
+
+    def freed(self, e: Event) -> None:
+        """A copy is freed; or what a region has made and no op outside reads, with the copies made for its ops."""
+        if e.on_gradient:
+            raise Outside(e.path, "a gradient is freed: not in the kernel of ops")
+        if e.value in self.graph.tensors or e.value in keepers(self.graph):
+            self.free(e.tensor, e.version)
+            return
+        inside = {op.output for op in self.graph.of_unit(e.unit) if f"{op.region}.".startswith(f"{e.value}.")}
+        named = {v.tensor for v in e.operands}
+        handed = {name for loop in self.graph.handed for name in (loop.first, loop.last)}
+        own = {n for n in inside - named - handed
+               if all(op.output in inside for op in self.graph.consumers(n))}
+        own |= {name for name, of in keepers(self.graph).items() if of in inside - named}
+        for _, name, label in [*self.live]:
+            readers = self.readers().get((name, label), set())
+            if name in own or (label and readers and readers <= inside):
+                self.free(name, label)
+
+    def readers(self) -> dict[tuple[str, str], set[str]]:
+        """Copy of a tensor -> the ops that read it, or a copy that derives from it."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for e in self.step.events:
+            if e.on_tensor and e.verb == "compute" and e.phase == "forward":
+                for version in e.operands:
+                    for label in origins(version.label):
+                        found.setdefault((version.tensor, label), set()).add(e.value)
+        return found

@@ -1,0 +1,182 @@
+"""Step programs as programs of ops: what is accepted, and that nothing wrong is."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+
+import pytest
+from extracted import OPS_CHECKER
+from mutants import deletions, doublings, swaps
+from operator_changes import operator_changes
+
+import placealg as pa
+from placealg.models.config import resolve_model
+from placealg.prover.examine import examine
+from placealg.prover.kernel.fields import Outside
+from placealg.prover.opkernel.checker import accepts, shipped
+from placealg.prover.opkernel.printer import printed
+from placealg.prover.opkernel.program import (
+    Do,
+    Layers,
+    Microbatches,
+    Pair,
+    Program,
+    Run,
+    SEinsum,
+    SRename,
+    SRow,
+    SScale,
+)
+from placealg.prover.opkernel.single import alone
+from placealg.prover.opkernel.symbols import Symbols
+from placealg.prover.verdict import PROVED, overall
+from placealg.step.program import Step
+from placealg.strategy.file import proofs_folder
+
+
+def step_of(strategy: str, model: str) -> Step:
+    return pa.derive(pa.parse_strategy(strategy), resolve_model(model))
+
+
+def test_the_extracted_checker_is_that_of_its_sources() -> None:
+    assert shipped().sources == OPS_CHECKER.digest(), "run make coq"
+
+
+ACCEPTED = [("dp", "mlp"), ("zero1", "gpt"), ("zero3", "mlp"), ("hsdp", "mlp"), ("mics", "mlp"), ("tp", "gpt"),
+            ("tp_sp_keep", "gpt"), ("zero3*tp_sp", "gpt"), ("cp", "gpt"), ("cp_ulysses", "gpt"),
+            ("tp_sp*recompute_full", "gpt"), ("ep", "moe")]
+MORE = [*((strategy, "llama-3-70b") for strategy in ("tp", "tp_sp", "zero3*tp_sp*cp_ulysses")),
+        *((strategy, "mixtral-8x7b") for strategy in ("dp", "ep", "zero3*ep", "tp_sp"))]
+
+
+@pytest.mark.parametrize(("strategy", "model"), [
+    *ACCEPTED, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
+def test_whole_steps_are_accepted(strategy: str, model: str) -> None:
+    assert accepts(printed(step_of(strategy, model)))
+
+
+def test_the_single_device_is_the_model_s() -> None:
+    programs = []
+    for strategy in ("dp", "zero3*tp_sp", "cp"):
+        reference = step_of(strategy, "gpt").reference
+        programs.append(alone(reference, Symbols(reference.graph, {})).stretches)
+    assert programs[0] == programs[1] == programs[2]
+
+
+def changed(made: object) -> object:
+    """Another thing than a line makes."""
+    if isinstance(made, SEinsum):
+        return SEinsum(made.over[1:] if made.over else (0,))
+    if isinstance(made, SRow):
+        return SRow(made.function + 1, made.over)
+    if isinstance(made, SScale):
+        return SScale((*made.by, Pair(1, 0)))
+    return SRename((Pair(0, 1),)) if isinstance(made, SRename) else None
+
+
+def changed_lines(program: Program) -> Iterator[tuple[str, Program]]:
+    """The program beside another single device: one line makes something else, or reads something else."""
+    for k, stretch in enumerate(program.alone):
+        for j, numbered in enumerate(stretch.lines):
+            line = numbered.second
+            others = [dataclasses.replace(line, reads=line.reads[1:])] if line.reads else []
+            made = changed(line.made)
+            for other in [*others, *([dataclasses.replace(line, made=made)] if made else [])]:
+                lines = tuple(Pair(n.first, other) if i == j else n for i, n in enumerate(stretch.lines))
+                put = dataclasses.replace(stretch, lines=lines)
+                yield f"{line}", dataclasses.replace(
+                    program, alone=tuple(put if i == k else s for i, s in enumerate(program.alone)))
+
+
+def needed(program: Program) -> set[Pair]:
+    """The values on which depends what the single device keeps; no other is looked at."""
+    lines = [n.second for s in program.alone for n in s.lines]
+    found = {int(state.second) for state in program.states}
+    while True:
+        more = {int(r.first) for line in lines if int(line.target.first) in found for r in line.reads} - found
+        if not more:
+            return {line.target for line in lines if int(line.target.first) in found}
+        found |= more
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_beside_another_single_device_it_is_rejected(seed: int) -> None:
+    program = printed(step_of("zero3", "mlp"))
+    wanted = {str(target) for target in needed(program)}
+    cases = [p for text, p in changed_lines(program) if text.partition("target=")[2].startswith(tuple(wanted))]
+    assert len(cases) > 50
+    for case in random.Random(seed).sample(cases, 12):
+        assert not accepts(case)
+
+
+def without(program: Program) -> Iterator[tuple[Do, Program]]:
+    """The program without one op of its step."""
+    for k, part in enumerate(program.step):
+        for j, block in enumerate(part.blocks):
+            for i, one in enumerate(block.instructions):
+                if isinstance(one, Do):
+                    left = block.instructions[:i] + block.instructions[i + 1:]
+                    blocks = (*part.blocks[:j], dataclasses.replace(block, instructions=left), *part.blocks[j + 1:])
+                    step = (*program.step[:k], dataclasses.replace(part, blocks=blocks), *program.step[k + 1:])
+                    yield one, dataclasses.replace(program, step=step)
+
+
+def read(program: Program) -> set[object]:
+    """The slots that something reads."""
+    blocks: list[Run | Layers] = [b for part in program.step for b in part.blocks]
+    blocks += [*program.init, *program.save, *program.resume]
+    found: set[object] = {a for b in blocks for i in b.instructions if isinstance(i, Do) for a in i.args}
+    sums = {q.first for part in program.step if isinstance(part, Microbatches) for q in part.sums}
+    return found | sums | {q.first for q in program.rest}
+
+
+def test_without_an_op_that_is_read_it_is_rejected() -> None:
+    program = printed(step_of("tp_sp", "gpt"))
+    used = read(program)
+    cases = [p for one, p in without(program) if one.out in used and one.out not in one.args]
+    for case in random.Random(3).sample(cases, 10):
+        assert not accepts(case)
+
+
+WRONG = [("zero3", "doublings", "double backward.layer.in.grad.assign"),
+         ("zero3", "swaps", "swap backward.layer.mlp.up.grad.compute / backward.layer.in.grad.assign"),
+         ("zero3", "doublings", "double update.norm.all_reduce[dp]"),
+         ("hsdp", "operator_changes", "another operator, target or place of save.head.weight.store"),
+         ("dp", "deletions", "drop update.step.update"), ("dp", "deletions", "drop update.rng.update"),
+         ("zero1", "deletions", "drop update.norm.all_reduce[dp]"), ("zero1", "deletions", "drop publish.head.weight")]
+KINDS = {kind.__name__: kind for kind in (deletions, doublings, swaps, operator_changes)}
+
+
+def accepted(step: Step) -> bool:
+    try:
+        return accepts(printed(step))
+    except Outside:
+        return False
+
+
+@pytest.mark.parametrize(("strategy", "kind", "story"), WRONG)
+def test_what_the_prover_refutes_is_not_accepted(strategy: str, kind: str, story: str) -> None:
+    found = [m for m in KINDS[kind](step_of(strategy, "mlp")) if m.story.startswith(story)]
+    assert found
+    for mutant in found:
+        assert not accepted(mutant.step) or overall(examine(mutant.step).verdicts)[0] == PROVED
+
+
+@pytest.mark.slow
+def test_no_refuted_file_is_accepted() -> None:
+    files = sorted(proofs_folder("refuted").glob("*.toml"))
+    assert len(files) > 100
+    assert [file.name for file in files if accepted(pa.read(file).step)] == []
+
+
+@pytest.mark.parametrize(("strategy", "draws"), [
+    ("zero3", 3), *(pytest.param(s, 40, marks=pytest.mark.slow) for s in ("dp", "zero1", "zero2", "hsdp", "mics"))])
+def test_whatever_is_accepted_is_proved(strategy: str, draws: int) -> None:
+    mutants = [m for kind in KINDS.values() for m in kind(step_of(strategy, "mlp"))]
+    random.Random(strategy).shuffle(mutants)
+    found = [m for m in mutants[:4 * draws] if accepted(m.step)][:draws]
+    assert found
+    for mutant in found:
+        assert overall(examine(mutant.step).verdicts)[0] == PROVED, mutant.story

@@ -14,6 +14,7 @@ from placealg.prover.kernel.coq import (
     by_coqc,
     check_unedited,
     coq_file,
+    ops_file,
     refuted_by_coqc,
     sha256,
     worlds,
@@ -21,7 +22,7 @@ from placealg.prover.kernel.coq import (
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.kernel.program import FIELDS, NONE, program_of
 from placealg.prover.kernel.terms import Term
-from placealg.prover.kernel.theory import coq_version
+from placealg.prover.kernel.theory import MODULES, OPS_MODULES, coq_version
 from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.step.derive import resting
 from placealg.step.program import Step
@@ -140,12 +141,10 @@ def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, i
     The file proves that the program is correct; with `refuted`, the sizes of a counterexample, that it is not. In
     the folder `keep` the theory is found again, compiled.
     """
-    if found.ops:
-        return replace(found, coq="no Coq proof is printed of a program of ops")
     if found.accepted:
-        text = coq_file(found.program, about)
+        text = (ops_file if found.ops else coq_file)(found.program, about)
         _keep(text, path)
-        refused = by_coqc(text, proofs_folder("coq"), keep)
+        refused = by_coqc(text, proofs_folder("coq"), keep, OPS_MODULES if found.ops else MODULES)
         told = f"not checked by Coq: {refused}" if refused else f"checked by Coq {coq_version()}, no axioms"
         return replace(found, coq=told, proved=not refused)
     if found.accepted is None or refuted is None:

@@ -11,9 +11,13 @@ from pathlib import Path
 
 from placealg.errors import InputError
 from placealg.prover.kernel.terms import Term, coq_text
-from placealg.prover.kernel.theory import Refused, compiled
+from placealg.prover.kernel.theory import MODULES, Refused, compiled
 
 _WIDTH = 118
+_KERNEL = "From Placealg.kernel Require Import Syntax Semantics"
+_OPS = "From Coq Require Import PArith.\nFrom Placealg Require Import Sums.\n" \
+    "From Placealg.ops Require Import Machine Meaning Check"
+_ACCEPTED = "apply check_sound; vm_compute; reflexivity."
 _DIGEST = re.compile(r"^\(\* program: sha256 ([0-9a-f]{64}) \*\)$", re.MULTILINE)
 _PROGRAM = re.compile(r"^Definition strategy : program :=\n(.*?)\.\n\n", re.MULTILINE | re.DOTALL)
 
@@ -34,8 +38,17 @@ def coq_file(program: Term, about: str) -> str:
     Print Assumptions strategy_correct.
     """
     says = f"{about}: the program that `placealg prove --coq` printed, and the proof that it is correct."
-    return _file(program, says, "Decide Sound", "strategy_correct : correct strategy",
-                 "apply check_sound; vm_compute; reflexivity.")
+    return _file(program, says, "Decide Sound", "strategy_correct : correct strategy", _ACCEPTED)
+
+
+def ops_file(program: Term, about: str) -> str:
+    """The file of a program of ops: the program as data, and the theorem that it is correct.
+
+    >>> ops_file(("Program", []), "none").splitlines()[6]
+    'From Placealg.ops Require Import Machine Meaning Check Sound.'
+    """
+    says = f"{about}: the program of ops that `placealg prove --coq` printed, and the proof that it is correct."
+    return _file(program, says, "Sound", "strategy_correct : correct strategy", _ACCEPTED, _OPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +108,16 @@ def telling(program: Term, tried: Sequence[World]) -> str:
     return f"{_head(program, 'the first world that tells', 'Decide World')}Eval vm_compute in\n{rows}  {len(tried)}.\n"
 
 
-def _head(program: Term, says: str, modules: str) -> str:
+def _head(program: Term, says: str, modules: str, language: str = _KERNEL) -> str:
     return (f"(** {says} *)\n\n(* program: sha256 {sha256(program)} *)\n\n"
-            f"From Placealg.kernel Require Import Syntax Semantics {modules}.\nOpen Scope nat_scope.\n\n"
+            f"{language} {modules}.\nOpen Scope nat_scope.\n\n"
             f"Definition strategy : program :=\n{_wrapped(coq_text(program)[1:-1])}.\n\n")
 
 
-def _file(program: Term, says: str, modules: str, theorem: str, proof: str) -> str:
+def _file(program: Term, says: str, modules: str, theorem: str, proof: str, language: str = _KERNEL) -> str:
     name = theorem.partition(" ")[0]
-    return (f"{_head(program, says, modules)}Theorem {theorem}.\nProof. {proof} Qed.\n\nPrint Assumptions {name}.\n")
+    head = _head(program, says, modules, language)
+    return f"{head}Theorem {theorem}.\nProof. {proof} Qed.\n\nPrint Assumptions {name}.\n"
 
 
 def _wrapped(text: str) -> str:
@@ -125,13 +139,13 @@ def check_unedited(path: Path) -> None:
         raise InputError("was edited by hand: its program is not the one whose digest it names", where=str(path))
 
 
-def by_coqc(text: str, sources: Path, keep: Path | None = None) -> str:
+def by_coqc(text: str, sources: Path, keep: Path | None = None, modules: Sequence[str] = MODULES) -> str:
     """coqc's answer to a file: "" if it is proved without axioms, else why not, in one line.
 
     `sources` is the folder of the Coq theory, and `keep` one where they are found again, compiled.
     """
     try:
-        with compiled(sources, keep) as folder:
+        with compiled(sources, keep, modules) as folder:
             return folder.proves(text)
     except Refused as refused:
         return str(refused)

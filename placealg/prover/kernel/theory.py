@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,10 +24,13 @@ SECONDS = 300
 MODULES = ("kernel/Sound", "kernel/World")
 """What printed programs import: the proof of the checker, and the world in which a wrong program is run."""
 
+OPS_MODULES = ("ops/Sound",)
+"""What a printed program of ops imports."""
+
 CLOSED = "Closed under the global context"
 _SUMS = "sums"
 _KEPT = 2
-_IMPORTS = re.compile(r"^From Placealg(\.kernel)? Require (?:Import|Export) ([^.]+)\.", re.MULTILINE)
+_IMPORTS = re.compile(r"^From Placealg(?:\.(kernel|ops))? Require (?:Import|Export) ([^.]+)\.", re.MULTILINE)
 
 
 class Refused(Exception):
@@ -61,7 +64,7 @@ class Compiled:
 
 
 @contextmanager
-def compiled(sources: Path, keep: Path | None = None) -> Iterator[Compiled]:
+def compiled(sources: Path, keep: Path | None = None, modules: Sequence[str] = MODULES) -> Iterator[Compiled]:
     """The theory of a folder of sources, compiled; raises Refused without the right coqc.
 
     In the folder `keep` it is found again for as long as sources and coqc are the same: compiling takes a minute.
@@ -72,7 +75,7 @@ def compiled(sources: Path, keep: Path | None = None) -> Iterator[Compiled]:
     if not version.startswith(f"{VERSION}."):
         raise Refused(f"coqc is {version}, and the theory is checked with {VERSION}")
     texts: dict[str, str] = {}
-    for module in MODULES:
+    for module in modules:
         imported(sources, module, texts)
     with beside(Path(tempfile.gettempdir()) / "placealg") as directory:
         scratch = directory / "scratch"
@@ -84,15 +87,16 @@ def imported(sources: Path, module: str, found: dict[str, str]) -> dict[str, str
     """Module -> its source, of a Coq module and of all that it imports, in the order in which they compile."""
     if module not in found:
         text = (sources / f"{module}.v").read_text(encoding="utf-8")
-        for kernel, names in _IMPORTS.findall(text):
+        for folder, names in _IMPORTS.findall(text):
             for name in names.split():
-                imported(sources, f"kernel/{name}" if kernel else name, found)
+                imported(sources, f"{folder}/{name}" if folder else name, found)
         found[module] = text
     return found
 
 
 def _built(texts: Mapping[str, str], folder: Path) -> Path:
-    (folder / "kernel").mkdir(parents=True)
+    for name in ("kernel", "ops"):
+        (folder / name).mkdir(parents=True)
     for k, (name, text) in enumerate(texts.items(), 1):
         say(f"compiling the theory of the kernel, once: file {k} of {len(texts)}")
         _coqc(name, text, folder, folder)

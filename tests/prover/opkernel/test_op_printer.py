@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from extracted import OPS_CHECKER
@@ -14,7 +16,9 @@ from operator_changes import operator_changes
 import placealg as pa
 from placealg.models.config import resolve_model
 from placealg.prover.examine import examine
+from placealg.prover.kernel.coq import by_coqc, ops_file
 from placealg.prover.kernel.fields import Outside
+from placealg.prover.kernel.theory import OPS_MODULES
 from placealg.prover.opkernel.checker import accepts, shipped
 from placealg.prover.opkernel.printer import printed
 from placealg.prover.opkernel.program import (
@@ -28,6 +32,7 @@ from placealg.prover.opkernel.program import (
     SRename,
     SRow,
     SScale,
+    term,
 )
 from placealg.prover.opkernel.single import alone
 from placealg.prover.opkernel.symbols import Symbols
@@ -162,6 +167,15 @@ def test_what_the_prover_refutes_is_not_accepted(strategy: str, kind: str, story
     assert found
     for mutant in found:
         assert not accepted(mutant.step) or overall(examine(mutant.step).verdicts)[0] == PROVED
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("coqc") is None, reason="there is no coqc on PATH")
+def test_coq_proves_what_is_accepted_and_nothing_else(tmp_path: Path) -> None:
+    program = printed(step_of("tp_sp", "gpt"))
+    other = dataclasses.replace(program, ones=())
+    said = [by_coqc(ops_file(term(p), "tp_sp"), proofs_folder("coq"), tmp_path, OPS_MODULES) for p in (program, other)]
+    assert said[0] == "" and said[1].startswith("coqc refuses strategy.v")
 
 
 @pytest.mark.slow

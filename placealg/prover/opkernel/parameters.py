@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from placealg.arith import Monomial
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.instructions import MICRO, Cell, number_of, own
 from placealg.prover.opkernel.program import (
@@ -88,8 +89,8 @@ class Parameters(Tensors):
             part = self.gradient(name) if value == "grad" else self.total_of(name)
             to = own(name) if scatters else ""
             part = self.sent("reduce_scatter" if scatters else "all_reduce", e.axes, "", to, part)
-            by = {a: -1 for a in e.axes} if e.op == "mean" else {n: -q for n, q in e.divisor.powers}
-            part = self.scaled(by, part)
+            divisor = e.divisor * Monomial.of(*(e.axes if e.op == "mean" else ()))
+            part = self.scaled({n: -q for n, q in divisor.powers}, part)
             if value == "grad":
                 self.set_gradient(name, "", part)
             else:

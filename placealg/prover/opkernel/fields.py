@@ -35,3 +35,9 @@ def check_fields(e: Event) -> None:
         if field.name not in read or (e.group and field.name in _SAYS and said not in _SAYS[field.name]
                                       and not (e.verb == "assign" and said == "weight")):
             raise Outside(e.path, f"{field.name} = {said}: not in the kernel of ops")
+    if any(clause.but for clause in e.where) or (e.where and not e.group):
+        raise Outside(e.path, f"where = {', '.join(map(str, e.where))}: not in the kernel of ops")
+    if e.divisor.coefficient != 1:
+        raise Outside(e.path, f"divisor = {e.divisor}: a number in a divisor is not in the kernel of ops")
+    if e.verb == "compute" and e.op not in ("", "sum"):
+        raise Outside(e.path, f"op = {e.op}: not in the kernel of ops")

@@ -121,6 +121,8 @@ class _Printer(Parameters):
             if e.verb == "compute":
                 if [v.tensor for v in e.operands] != list(self.graph.ops[-1].inputs):
                     raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
+                if any(self.sent_from(v.tensor, v.label).value is None for v in e.operands):
+                    raise Outside(e.path, "the loss reads what is not the single device's: not in the kernel of ops")
                 self.factor = {}
             for name, power in e.divisor.powers:
                 self.factor[name] = self.factor.get(name, 0) - power

@@ -79,14 +79,17 @@ _STATED = re.compile(r"^Theorem (\w+)(.*?)\.\s*\nProof", re.MULTILINE | re.DOTAL
 
 
 def theorems() -> Iterator[Theorem]:
-    """The theorems that `proofs/coq/README.md` lists, with the statements of the files in which they are proved."""
+    """The theorems that `proofs/coq/README.md` lists, with the statements of the files in which they are proved.
+
+    What two developments call alike is listed in the order of their folders.
+    """
     room = bug_files.folder().parent / "coq"
-    stated: dict[str, tuple[str, Path]] = {}
+    stated: dict[str, list[tuple[str, Path]]] = {}
     for path in sorted(room.rglob("*.v")):
-        stated |= {name: (" ".join(text.split()), path) for name, text in _STATED.findall(
-            path.read_text(encoding="utf-8"))}
+        for name, text in _STATED.findall(path.read_text(encoding="utf-8")):
+            stated.setdefault(name, []).append((" ".join(text.split()), path))
     listed = (room / "README.md").read_text(encoding="utf-8")
     for names, says, counterpart in _ROW.findall(listed):
         for name in re.findall(r"\w+", names):
-            statement, path = stated[name]
+            statement, path = stated[name].pop(0)
             yield Theorem(name, says, statement.lstrip(": "), counterpart, f"proofs/coq/{path.relative_to(room)}")

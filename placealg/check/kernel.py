@@ -41,7 +41,8 @@ class Kernel:
     """The answer on one program: `accepted` is None outside of the language, and `reason` says why.
 
     `sha256` is the digest of the program as it is printed. `coq` says what coqc made of it, "" where it was not asked;
-    `proved` is whether it has proved the program. `ops` is whether it is a program of ops, of the other checker.
+    `proved` is whether it has proved the program. `ops` is whether it is a program of ops, of which the
+    other checker was asked.
     """
 
     accepted: bool | None
@@ -80,7 +81,7 @@ class Kernel:
     def text(self, report: Report) -> str:
         """The answer in words, beside the prover's."""
         if self.accepted is None:
-            return f"not checked: {self.reason}"
+            return f"not checked: {self.reason}" + "; nor is it accepted as a program of ops" * self.ops
         named = f"this program{' of ops' * self.ops} (sha256 {self.sha256[:16]})"
         if self.accepted:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
@@ -111,12 +112,15 @@ def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
         averages = resting(strategy, model, "average") if averaged else NONE
         program = program_of(step, resting(strategy, model), averages)
     except Outside as outside:
-        return of_ops(step) or Kernel(None, str(outside))
+        found = of_ops(step)
+        if found is not None and found.accepted:
+            return found
+        return Kernel(None, str(outside), ops=found is not None)
     return Kernel(shipped().check(program), "", sha256(program), program)
 
 
 def of_ops(step: Step) -> Kernel | None:
-    """The answer of the checker of programs of ops where it accepts the program; else None: it refutes nothing.
+    """The answer of the checker of programs of ops, which refutes nothing; None where a program is outside there, too.
 
     >>> import placealg as pa
     >>> found = of_ops(pa.derive(pa.parse_strategy("tp"), pa.gpt()))
@@ -131,7 +135,7 @@ def of_ops(step: Step) -> Kernel | None:
         program = term(printed(step))
     except Outside:
         return None
-    return Kernel(True, "", sha256(program), program, ops=True) if ops_checker().check(program) else None
+    return Kernel(ops_checker().check(program), "", sha256(program), program, ops=True)
 
 
 def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, int] | None = None,

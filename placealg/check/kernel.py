@@ -24,7 +24,7 @@ from placealg.prover.kernel.program import FIELDS, NONE, program_of
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.theory import MODULES, OPS_MODULES, coq_version
 from placealg.prover.verdict import PROVED, REFUTED, Report
-from placealg.step.derive import resting
+from placealg.step.derive import derive, resting
 from placealg.step.program import Step
 from placealg.strategy.file import proofs_folder
 from placealg.strategy.spec import Strategy
@@ -42,7 +42,8 @@ class Kernel:
 
     `sha256` is the digest of the program as it is printed. `coq` says what coqc made of it, "" where it was not asked;
     `proved` is whether it has proved the program. `ops` is whether it is a program of ops, of which the
-    other checker was asked.
+    other checker was asked; that is done of a program as it is derived alone, not of one that is `edited`: random edits
+    still find what `printer.py` forgets of an event.
     """
 
     accepted: bool | None
@@ -52,6 +53,7 @@ class Kernel:
     coq: str = ""
     proved: bool = False
     ops: bool = False
+    edited: bool = False
 
     @property
     def resumes(self) -> bool:
@@ -81,7 +83,9 @@ class Kernel:
     def text(self, report: Report) -> str:
         """The answer in words, beside the prover's."""
         if self.accepted is None:
-            return f"not checked: {self.reason}" + "; nor is it accepted as a program of ops" * self.ops
+            more = "; nor is it accepted as a program of ops" if self.ops else \
+                "; as a program of ops only what is derived is checked, without edits" if self.edited else ""
+            return f"not checked: {self.reason}{more}"
         named = f"this program{' of ops' * self.ops} (sha256 {self.sha256[:16]})"
         if self.accepted:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
@@ -112,6 +116,8 @@ def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
         averages = resting(strategy, model, "average") if averaged else NONE
         program = program_of(step, resting(strategy, model), averages)
     except Outside as outside:
+        if step != derive(strategy, model):
+            return Kernel(None, str(outside), edited=True)
         found = of_ops(step)
         if found is not None and found.accepted:
             return found

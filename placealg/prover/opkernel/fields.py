@@ -39,5 +39,5 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"where = {', '.join(map(str, e.where))}: not in the kernel of ops")
     if e.divisor.coefficient != 1:
         raise Outside(e.path, f"divisor = {e.divisor}: a number in a divisor is not in the kernel of ops")
-    if e.verb == "compute" and e.op not in ("", "sum"):
+    if (e.verb == "compute" or not (e.group or e.on_tensor)) and e.op not in ("", "sum"):
         raise Outside(e.path, f"op = {e.op}: not in the kernel of ops")

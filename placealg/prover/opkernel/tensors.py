@@ -55,9 +55,10 @@ class Tensors(Instructions):
     def free(self, name: str, label: str) -> None:
         """A copy of a tensor is there no more."""
         key = self.key(name, label)
-        if key in self.live:
-            self.live.discard(key)
-            self.pending.append(Free(self.cells[key].slot))
+        if key not in self.live:
+            raise Outside(self.event.path, "what is not there is freed: not in the kernel of ops")
+        self.live.discard(key)
+        self.pending.append(Free(self.cells[key].slot))
 
     def parts(self, name: str, label: str = "") -> list[Cell]:
         """What has been added to the gradient of a tensor, or of a copy."""

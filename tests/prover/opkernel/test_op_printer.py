@@ -15,6 +15,7 @@ from operator_changes import operator_changes
 from random_fields import edited
 
 import placealg as pa
+from placealg.check.kernel import kernel
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.prover.examine import examine
@@ -227,3 +228,23 @@ def test_with_any_field_changed_what_is_accepted_is_proved(strategy: str, model:
         if judged == draws:
             return
     assert judged
+
+
+@pytest.mark.parametrize(("strategy", "model", "words"), [
+    ("zero2", "mlp", {"set": "update.norm.all_reduce[dp]", "op": "mean"}),
+    ("zero1*ep*tp_sp", "moe", {"set": "backward.head.norm.out.free", "value": "layer.expert.down"}),
+    ("zero2", "mlp", {"set": "update.layer.weight.update", "where": "not owner(dp)"}),
+    ("zero3*cp", "gpt", {"set": "update.step.update", "where": "owner(dp)"}),
+    ("zero1*tp_sp", "gpt", {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "divisor": "2"}),
+    ("zero2", "mlp", {"move": "forward.loss.compute", "after": "init.step.assign"}),
+])
+def test_what_random_edits_found_stays_outside(strategy: str, model: str, words: dict[str, str]) -> None:
+    assert not accepted(pa.edit(step_of(strategy, model), words))
+
+
+def test_a_program_with_edits_is_not_asked_as_one_of_ops() -> None:
+    strategy, model = pa.parse_strategy("tp"), pa.gpt()
+    step = pa.derive(strategy, model)
+    assert kernel(step, strategy, model).accepted
+    found = kernel(pa.edit(step, double="update.norm.all_reduce*"), strategy, model)
+    assert found.accepted is None and found.edited and "without edits" in found.text(pa.prove(step))

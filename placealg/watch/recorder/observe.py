@@ -346,24 +346,33 @@ def _patched(recorder: Recorder, models: Sequence[nn.Module]) -> Iterator[None]:
         finally:
             recorder.modules.pop()
 
+    nn.Module._call_impl = named_call
+    try:
+        with marking_waits(recorder):
+            yield
+    finally:
+        nn.Module._call_impl = call
+
+
+@contextmanager
+def marking_waits(listener: Any) -> Iterator[None]:
+    """Tell a listener when a collective is waited for: `waiting` counts the waits that run, `waited` ends one."""
     def marked(method: Any, waits: bool) -> Any:
         def waited(self: Any, *args: Any, **kwargs: Any) -> Any:
-            recorder.waiting += waits
+            listener.waiting += waits
             try:
                 return method(self, *args, **kwargs)
             finally:
-                recorder.waiting -= waits
-                recorder.waited(self)
+                listener.waiting -= waits
+                listener.waited(self)
         return waited
 
     methods = [(kind, name, getattr(kind, name)) for kind in _kinds(dist.Work) for name in _WAITS if name in vars(kind)]
-    nn.Module._call_impl = named_call
     for kind, name, method in methods:
         setattr(kind, name, marked(method, name == "wait"))
     try:
         yield
     finally:
-        nn.Module._call_impl = call
         for kind, name, method in methods:
             setattr(kind, name, method)
 

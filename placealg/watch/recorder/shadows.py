@@ -95,7 +95,7 @@ class Shadows:
         """Note the bytes of a storage as an op left them."""
         shadow = self.table.get(tensor.untyped_storage()._cdata)
         if shadow is not None:
-            shadow.pending, shadow.sum = False, _bytes(tensor)
+            shadow.pending, shadow.sum = False, storage_sum(tensor)
 
     def written_by_peers(self, tensor: Tensor, pending: bool) -> None:
         """A collective may still write a storage: `pending` until somebody waits for it, unless that is not heard."""
@@ -113,7 +113,7 @@ class Shadows:
         shadow = self.table.get(tensor.untyped_storage()._cdata)
         if shadow is None or shadow.sum is None or tensor.untyped_storage().nbytes() == 0:
             return True
-        return shadow.sum == _bytes(tensor)
+        return shadow.sum == storage_sum(tensor)
 
     def forget_sum(self, tensor: Tensor) -> None:
         """A storage's bytes are not known."""
@@ -161,7 +161,7 @@ TORN = 1
 """The node of elements whose bytes come from several places."""
 
 
-def _bytes(tensor: Tensor) -> int:
+def storage_sum(tensor: Tensor) -> int:
     """A sum of a storage's bytes that a changed value changes; in another process it is another."""
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0:

@@ -1,0 +1,94 @@
+"""The memory of one rank: its storages, each an array of elements of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from placealg.watch.lift.field import UNKNOWN, Array, Field
+from placealg.watch.lift.trace import Held, Op, Place, Trace
+
+
+class Memory:
+    """What every storage of a rank holds, as the ops that ran have left it."""
+
+    def __init__(self, field: Field, trace: Trace):
+        self.field, self.leaves = field, trace.leaf
+        self.apart: Mapping[int, Array] = {}
+        """Op that looks up tokens -> a number for each of them."""
+        self.stores: dict[int, tuple[int, Array]] = {}
+        self.random: dict[int, Array] = {}
+        """Storage -> the numbers drawn into it, until they meet what they multiply."""
+        self.masks: list[tuple[Array, Array, str]] = []
+        """(element, what was drawn for it, the line), for every element that a draw met."""
+        self.carried: list[tuple[int, int]] = []
+        self.chancy: set[int] = set()
+        """Storages of integers and truth values that were computed from random numbers."""
+
+    def name(self, named: Mapping[str, Held], values: Mapping[str, Array]) -> None:
+        """Put the unknowns of named tensors where they stand."""
+        for label, held in named.items():
+            self.view(held.place)[...] = values[label]
+
+    def _store(self, place: Place) -> Array:
+        need = place.offset + 1 + sum((n - 1) * s for n, s in zip(place.shape, place.stride, strict=True)
+                                      ) if place.count else place.offset
+        item, held = self.stores.get(place.store) or self._leaf(place)
+        if item != place.item:
+            held, item = _regrained(held, item, place.item), place.item
+        if held.size < need:
+            held = np.concatenate([held, np.full(need - held.size, UNKNOWN, np.int64)])
+        self.stores[place.store] = item, held
+        return held
+
+    def _leaf(self, place: Place) -> tuple[int, Array]:
+        """A storage that no op has written: the numbers that it held, if it was there before the step."""
+        found = self.leaves.get(place.store)
+        if found is None:
+            return place.item, np.zeros(0, np.int64)
+        kind = "float64" if found[1].dtype == np.float64 else "float32"
+        return found[0], self.field.numbers_of(found[1], kind)
+
+    def view(self, place: Place) -> Array:
+        """The elements of a place, as a view of its storage."""
+        held = self._store(place)
+        return as_strided(held[place.offset:], place.shape, [8 * s for s in place.stride])
+
+    def get(self, place: Place) -> Array:
+        """A copy of the elements of a place; integers as they were recorded."""
+        if place.store in self.chancy and not place.floating:
+            return np.full(place.shape, UNKNOWN, np.int64)
+        if place.held is not None and not (place.dtype == "uint8" and place.store in self.stores):
+            return self.field.numbers_of(place.held, "float64")
+        found = np.array(self.view(place))
+        if place.conjugate:
+            found[..., 1] = self.field.neg(found[..., 1])
+        return found
+
+    def told_apart(self, op: Op, rows: Array) -> Array:
+        """Rows that an embedding looked up, each token with a number of its own where tokens can be told apart."""
+        own = self.apart.get(id(op))
+        return rows if own is None else rows * own[..., None] % self.field.prime
+
+    def put(self, place: Place, value: Any) -> None:
+        """Write the elements of a place."""
+        if not place.floating and place.dtype != "uint8":  # which may be the bytes of others
+            return
+        if place.conjugate:
+            value = np.stack([value[..., 0], self.field.neg(value[..., 1])], -1)
+        self.view(place)[...] = value
+        self.random.pop(place.store, None)
+
+
+def _regrained(held: Array, item: int, new: int) -> Array:
+    """A storage by elements of another size: an element stands at the first of its parts, whatever they are."""
+    if new < item:
+        parts = item // new
+        made = np.zeros(held.size * parts, np.int64)
+        made[::parts] = held
+        return made
+    parts = new // item
+    return held[:held.size // parts * parts:parts].copy()

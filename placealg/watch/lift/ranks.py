@@ -1,0 +1,234 @@
+"""The ranks of a recording, run again beside each other in one field."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from placealg.watch.lift.field import UNKNOWN, Array, Field
+from placealg.watch.lift.memory import Memory
+from placealg.watch.lift.messages import SILENT, SPACES, Message, communicates, message_of
+from placealg.watch.lift.rules import RULES, Call, Chance, listed
+from placealg.watch.lift.trace import Held, Op, Place, Trace
+
+
+class Value(NamedTuple):
+    """What an op computed: its number among the rank's ops, and the array."""
+
+    op: int
+    array: Array
+
+
+@dataclass
+class Run:
+    """One rank run again: where it stands, what it computed, and what could not be followed: what, and its line."""
+
+    trace: Trace
+    memory: Memory
+    at: int = 0
+    values: list[Value] = field(default_factory=list)
+    unseen: dict[str, str] = field(default_factory=dict)
+    pending: dict[int, int] = field(default_factory=dict)
+    read: dict[str, str] = field(default_factory=dict)
+    gradients: dict[str, Array | None] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """The number of the rank."""
+        return self.trace.rank
+
+    def held(self, held: Held) -> Array:
+        """What a named tensor holds now."""
+        return np.array(self.memory.view(held.place))
+
+
+def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers: Field, keep: bool = False
+        ) -> tuple[list[Run], str]:
+    """Run all ranks again: (what each did; where they wait for each other for ever, "" if nowhere).
+
+    `values` are the unknowns of each rank's named tensors; with `keep` every value that is computed is kept.
+    """
+    runs = [Run(t, Memory(numbers, t)) for t in traces]
+    for one, named in zip(runs, values, strict=True):
+        one.memory.name({k: h for k, h in one.trace.named.items() if k in named}, named)
+    world = World({r.rank: r for r in runs}, numbers, keep)
+    moved = True
+    while moved:
+        moved = False
+        for one in runs:
+            while one.at < len(one.trace.ops) and world.step(one):
+                moved = True
+    stuck = [f"rank {r.rank} at {r.trace.ops[r.at].name} ({r.trace.ops[r.at].line})" for r in runs
+             if r.at < len(r.trace.ops)]
+    for one in runs:
+        for store in one.pending:
+            if store in one.memory.stores:
+                one.memory.stores[store][1].fill(UNKNOWN)
+        world.read_gradients(one, len(one.trace.ops))
+    return runs, ", ".join(stuck)
+
+
+class World:
+    """What is between the ranks: collectives that have begun, and messages on their way."""
+
+    def __init__(self, runs: Mapping[int, Run], numbers: Field, keep: bool):
+        self.runs, self.field, self.keep = runs, numbers, keep
+        self.met: dict[tuple[tuple[int, ...], int], dict[int, tuple[Message, int]]] = defaultdict(dict)
+        self.count: dict[tuple[tuple[int, ...], int], int] = defaultdict(int)
+        self.sent: dict[tuple[int, int, int], deque[tuple[Array, ...]]] = defaultdict(deque)
+        self.awaited: dict[tuple[int, int, int], deque[tuple[Message, int]]] = defaultdict(deque)
+
+    def step(self, one: Run) -> bool:
+        """Run the next op of a rank; False if it waits for others."""
+        op = one.trace.ops[one.at]
+        if any(p.store in one.pending for p in (*op.read, *op.written)):
+            return False
+        self.read_gradients(one, one.at)
+        self.apply(one, op)
+        one.at += 1
+        return True
+
+    def read_gradients(self, one: Run, at: int) -> None:
+        """Keep what the optimizer reads before the op with a number."""
+        for name, (before, place, _) in one.trace.gradients.items():
+            if before <= at and name not in one.gradients:
+                one.gradients[name] = None if place is None else np.array(one.memory.get(place))
+
+    def apply(self, one: Run, op: Op) -> None:
+        """Do to a rank's memory what an op does."""
+        for store in op.lost:
+            if store in one.memory.stores:
+                one.memory.stores[store][1].fill(UNKNOWN)
+        if communicates(op):
+            self.communicate(one, op)
+            return
+        if op.name == "aten::_local_scalar_dense":
+            self.read_number(one, op)
+            return
+        written = list(op.written)
+        if not written:
+            return
+        if not any(p.floating or p.dtype == "uint8" for p in written):
+            if (op.drawn and op.name not in COUNTED) or any(p.store in one.memory.chancy or p.store in one.memory.random for p in op.read):
+                one.memory.chancy.update(p.store for p in written)
+            return
+        values = self.compute(one, op, written)
+        for place, value in zip(written, values, strict=True):
+            one.memory.put(place, value)
+            if self.keep and place.floating:
+                one.values.append(Value(one.at, np.asarray(value)))
+        if op.drawn and op.name == "aten::bernoulli_":
+            for place, drawn in zip(written, op.drawn, strict=True):
+                one.memory.random[place.store] = drawn
+
+    def compute(self, one: Run, op: Op, written: Sequence[Place]) -> Sequence[Array]:
+        """What an op writes: by its rule, or nothing known of it."""
+        name = op.name.removeprefix("aten::").removesuffix("_")
+        name = name if name.startswith("_foreach_") or op.name.startswith("aten::") else op.name.removesuffix("_")
+        call = Call(op, one.memory)
+        why, values = f"{op.name} has no rule", None
+        try:
+            if op.drawn and op.name == "aten::bernoulli_":
+                return [np.ones(p.shape, np.int64) for p in written]
+            if op.drawn and op.name not in COUNTED:
+                return self.drew(one, op, call)
+            if name.startswith("_foreach_"):
+                values = listed(name, call)
+            elif name in RULES:
+                values = RULES[name](call)
+            if name in RULES or name.startswith("_foreach_"):
+                why = f"{op.name} as it is called"
+            if values is not None and len(values) < len(written):  # integers, which are taken as they were
+                every = iter(values)
+                values = [next(every) if p.floating else np.zeros(p.shape, np.int64) for p in written]
+            if values is not None:
+                return [np.broadcast_to(v, p.shape) if v.size != p.count else v.reshape(p.shape)
+                        for v, p in zip(values, written, strict=True)]
+        except Chance:
+            why = f"{op.name} by random numbers"
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            why = f"{op.name} as it is called: {type(error).__name__} {error}"
+        one.unseen.setdefault(why, op.line)
+        return call.unknown()
+
+    def drew(self, one: Run, op: Op, call: Call) -> Sequence[Array]:
+        """Random numbers: what is made of them is told apart from nothing else."""
+        one.unseen.setdefault(f"random numbers of {op.name}", op.line)
+        return call.unknown()
+
+    def read_number(self, one: Run, op: Op) -> None:
+        """A number that is read from a tensor: told where it is not the number that it is known to be."""
+        place = next(iter(op.read))
+        if place.floating and isinstance(op.number, float):
+            value = int(one.memory.get(place).ravel()[0])
+            if value != self.field.number(op.number, place.dtype):
+                one.read.setdefault(op.line or op.name, op.name)
+
+    def communicate(self, one: Run, op: Op) -> None:
+        """Begin a collective, or a message; the last rank that comes ends it."""
+        message = message_of(op, one.rank, self.field, one.memory.get)
+        if message is None:
+            one.unseen.setdefault(f"{op.name} has no rule", op.line)
+            for place in op.written:
+                one.memory.put(place, np.full(place.shape, UNKNOWN, np.int64))
+            return
+        for place in message.outs:
+            one.pending[place.store] = one.pending.get(place.store, 0) + 1
+        if message.verb == "send":
+            self.sent[one.rank, message.peer, message.tag].append(message.given)
+            self.deliver(one.rank, message.peer, message.tag)
+        elif message.verb == "recv":
+            self.awaited[message.peer, one.rank, message.tag].append((message, one.at))
+            self.deliver(message.peer, one.rank, message.tag)
+        else:
+            turn = self.count[message.ranks, one.rank]
+            self.count[message.ranks, one.rank] += 1
+            meeting = self.met[message.ranks, turn]
+            meeting[one.rank] = message, one.at
+            if len(meeting) == len(message.ranks):
+                self.meet([meeting[q] for q in message.ranks])
+                del self.met[message.ranks, turn]
+
+    def deliver(self, source: int, to: int, tag: int) -> None:
+        """Hand over messages that both sides have posted."""
+        key = source, to, tag
+        while self.sent[key] and self.awaited[key]:
+            values, (message, at) = self.sent[key].popleft(), self.awaited[key].popleft()
+            self.arrive(self.runs[to], message, values, at)
+
+    def meet(self, posted: Sequence[tuple[Message, int]]) -> None:
+        """End a collective that every rank of its group has begun."""
+        verbs = {m.verb for m, _ in posted}
+        given = [m.given for m, _ in posted]
+        for me, (message, at) in enumerate(posted):
+            one = self.runs[message.ranks[me]]
+            try:
+                values = message.meet(given, me) if len(verbs) == 1 else None
+            except (ValueError, IndexError):
+                values = None
+            if values is None:
+                one.unseen.setdefault(f"a {message.verb} that meets another collective", one.trace.ops[at].line)
+                values = [np.full(p.shape, UNKNOWN, np.int64) for p in message.outs]
+            self.arrive(one, message, values, at)
+
+    def arrive(self, one: Run, message: Message, values: Sequence[Array], at: int) -> None:
+        """Put what comes out of a collective where it goes."""
+        for place, value in zip(message.outs, values, strict=False):
+            fits = value.size == place.count
+            one.memory.put(place, value.reshape(place.shape) if fits else UNKNOWN)
+            if self.keep and place.floating:
+                one.values.append(Value(at, np.array(one.memory.get(place))))
+        for place in message.outs:
+            one.pending[place.store] -= 1
+            if not one.pending[place.store]:
+                del one.pending[place.store]
+
+
+COUNTED = ("aten::arange", "aten::linspace")
+"""Ops whose numbers are recorded because they are made of numbers alone."""
+
+__all__ = ["SILENT", "SPACES", "Run", "Value", "World", "run"]

@@ -1,0 +1,462 @@
+"""The mode under which a step runs so that it can be run again: every op is kept, with the geometry of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from placealg.measure.count import NAMESPACES, tensors
+from placealg.watch.lift.trace import Group, Held, Op, Place, Trace, Word
+from placealg.watch.recorder.collectives import OPERATORS, SILENT, call_of, work_of
+from placealg.watch.recorder.observe import marking_waits
+from placealg.watch.recorder.ops import draws, faking, only_views, user_line, wrapper, written_by
+from placealg.watch.recorder.parameters import local, plain_name
+from placealg.watch.recorder.shadows import storage_sum
+
+LARGEST = 4_000_000
+"""Of how many integers at most the numbers are kept."""
+
+
+class Tracer(TorchDispatchMode):
+    """Keeps every op that runs."""
+
+    def __init__(self, rank: int, at: Mapping[str, int]):
+        super().__init__()
+        self.trace = Trace(rank, dict(at))
+        self.stores: dict[int, int] = {}
+        self.alive: list[Any] = []
+        self.homes: dict[int, tuple[int, int]] = {}
+        self.freed: list[int] = []
+        self.sums: dict[int, int] = {}
+        self.open: dict[int, Any] = {}
+        self.works: dict[int, tuple[Any, list[Tensor]]] = {}
+        self.waiting = 0
+        self.updating = 0
+        self.modules: list[str] = []
+        self.lines: dict[int, tuple[str, str]] = {}
+        self._sequence = -1
+
+    # ------------------------------------------------------------------ memory
+
+    def store(self, tensor: Tensor) -> int:
+        """The number of a tensor's storage, which stays alive."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.stores:
+            self.stores[key] = len(self.stores)
+            self.alive.append(storage)
+        return self.stores[key]
+
+    def leaf(self, tensor: Tensor) -> None:
+        """Keep the numbers of a storage that is met for the first time."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self.stores:
+            return
+        number = self.store(tensor)
+        if tensor.dtype.is_floating_point and storage.nbytes():
+            flat: Any = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
+            self.trace.leaf[number] = tensor.element_size(), numbers(flat)
+
+    def place(self, tensor: Tensor, held: bool) -> Place:
+        """A tensor as memory."""
+        complex_, conjugate = tensor.is_complex(), tensor.is_conj()
+        if complex_:
+            tensor = torch.view_as_real(tensor.conj() if conjugate else tensor)
+        keeps = held and not tensor.dtype.is_floating_point and tensor.numel() <= LARGEST
+        return Place(self.store(tensor), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()),
+                     str(tensor.dtype).removeprefix("torch."), tensor.element_size(),
+                     tensor.detach().cpu().clone().numpy() if keeps else None, complex_, conjugate)
+
+    def argument(self, value: Any, held: bool = True) -> Any:
+        """An argument, or a result, as plain data."""
+        if isinstance(value, Tensor):
+            return self.place(value, held)
+        if isinstance(value, list | tuple):
+            return tuple(self.argument(v, held) for v in value)
+        if isinstance(value, bool | int | float | str) or value is None:
+            return value
+        if isinstance(value, torch.ScriptObject):
+            return script(value)
+        return Word(str(value))
+
+    def moved(self, found: Sequence[Tensor]) -> tuple[int, ...]:
+        """The storages among some tensors whose memory has been given back and taken again since an op touched it."""
+        lost = []
+        for tensor in found:
+            storage = tensor.untyped_storage()
+            number, now = self.store(tensor), (storage.data_ptr(), storage.nbytes())
+            before = self.homes.get(number)
+            if before is not None and now != before and before[1] and now[1]:
+                lost.append(number)
+            self.homes[number] = now
+        lost += self.freed
+        self.freed.clear()
+        for number in lost:
+            self.sums.pop(number, None)
+        return tuple(dict.fromkeys(lost))
+
+    def resized(self, storage: Any) -> None:
+        """A storage's memory is given back, or taken again: what it held is lost."""
+        if storage._cdata in self.stores:
+            self.freed.append(self.stores[storage._cdata])
+            self.sums.pop(self.stores[storage._cdata], None)
+
+    def check(self, found: Sequence[Tensor]) -> None:
+        """Tell memory that a collective may still write, and such as was written behind the dispatcher."""
+        for tensor in found:
+            number = self.store(tensor)
+            if not tensor.dtype.is_floating_point:  # the numbers of others are recorded wherever they are read
+                continue
+            if number in self.open:
+                self.unseen("what a collective may still be writing: nobody has waited for it")
+            elif number in self.sums and self.sums[number] != storage_sum(tensor):
+                self.unseen("memory written behind PyTorch's dispatcher")
+                self.sums[number] = storage_sum(tensor)
+
+    def unseen(self, what: str) -> None:
+        """Something happened that no op tells."""
+        self.trace.unseen.setdefault(what, user_line())
+
+    def keep(self, found: Sequence[Tensor]) -> None:
+        """Note the bytes of storages as an op left them."""
+        for tensor in found:
+            self.sums[self.store(tensor)] = storage_sum(tensor)
+
+    # ------------------------------------------------------------------ ops
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the op, and keep it."""
+        if any(wrapper(t) for t in types):
+            return NotImplemented
+        kwargs = kwargs or {}
+        if any(issubclass(t, FakeTensor) for t in types) or faking():
+            return func(*args, **kwargs)
+        self._tag()
+        inputs = list(tensors((args, list(kwargs.values()))))
+        if only_views(func) or any(t.device.type == "meta" for t in inputs):
+            return func(*args, **kwargs)
+        sends = func.namespace in NAMESPACES
+        name = func._schema.name
+        if sends and name.partition("::")[2] in SILENT:
+            made = func(*args, **kwargs)
+            if name.partition("::")[2].startswith("wait_tensor"):
+                self.arrived(list(tensors(args)))
+            return made
+        if self.waiting and name == "aten::copy_" and args[1].untyped_storage()._cdata not in self.stores:
+            self.sums.pop(self.store(args[0]), None)
+            return func(*args, **kwargs)  # a backend's own copy onto what a collective made, while it is waited for
+        for tensor in inputs:
+            self.leaf(tensor)
+        lost = self.moved(inputs)
+        self.check(inputs)
+        given = {a.name: self.argument(kwargs[a.name] if a.name in kwargs else args[k])
+                 for k, a in enumerate(func._schema.arguments) if k < len(args) or a.name in kwargs}
+        for a in func._schema.arguments:
+            if a.name not in given and a.has_default_value() and isinstance(a.default_value, bool | int | float | str):
+                given[a.name] = a.default_value
+        if sends and "process_group" not in given and (group := group_of(given)):
+            given["group"] = group
+        made = func(*args, **kwargs)
+        written = [*written_by(func, args, kwargs), *tensors(made)]
+        drawn: tuple[Any, ...] = ()
+        if draws(func, args, kwargs) or name in ("aten::arange", "aten::linspace"):
+            drawn = tuple(numbers(t) for t in written)
+        line, module = self.where()
+        kinds = {t.dtype.is_floating_point for t in tensors(made)}
+        self.trace.ops.append(Op(
+            name, given, self.argument(made, len(kinds) == 2),
+            writes_of(func, given), line, module, self.phase, drawn, lost,
+            made if isinstance(made, bool | int | float) else None))
+        work = work_of(func, made) if sends else None
+        if sends:
+            call = call_of(name.partition("::")[2], func, args, kwargs, made)
+            written = [t for _, outs in call.pairs for t in outs] if call is not None else [*written, *inputs]
+            for tensor in written:
+                self.sums.pop(self.store(tensor), None)
+            if work is not None or func.namespace == "_c10d_functional":
+                self.open.update((self.store(t), t) for t in written)
+            if work is not None:
+                self.works[id(work)] = work, written
+        else:
+            self.keep(written)
+        return made
+
+    @property
+    def phase(self) -> str:
+        """Where the step is."""
+        if torch._C._current_graph_task_id() != -1:
+            return "backward"
+        return "update" if self.updating else "forward" if self.modules else "between"
+
+    def where(self) -> tuple[str, str]:
+        """(line of the script, module): in backward those of the op's forward."""
+        if torch._C._current_graph_task_id() != -1 and not self.modules:
+            node = torch._C._current_autograd_node()
+            found = self.lines.get(node._sequence_nr()) if node is not None else None
+            if found is not None:
+                return found
+        return user_line(), self.modules[-1] if self.modules else ""
+
+    def _tag(self) -> None:
+        """Remember which line an op of the graph was made in."""
+        now = torch._C._autograd._get_sequence_nr() - 1
+        if now != self._sequence and torch._C._current_graph_task_id() == -1:
+            here = user_line(), self.modules[-1] if self.modules else ""
+            for k in range(max(self._sequence + 1, now - 8), now + 1):
+                self.lines[k] = here
+            self._sequence = now
+
+    def waited(self, work: Any) -> None:
+        """A collective is waited for."""
+        self.arrived(self.works.pop(id(work), (None, []))[1])
+
+    def arrived(self, found: Sequence[Tensor]) -> None:
+        """What a collective made is there."""
+        for tensor in found:
+            self.open.pop(self.store(local(tensor)), None)
+
+    def backward_ended(self) -> None:
+        """What was sent in C++ inside a backward has arrived when it ends."""
+
+
+def writes_of(func: Any, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The arguments that an op writes, as its schema says."""
+    if func._schema.name == "fsdp::all_gather_copy_in":  # which does not say it
+        return ("all_gather_output",)
+    return tuple(a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+                 and a.name in given)
+
+
+def numbers(tensor: Tensor) -> Any:
+    """The numbers of a tensor; such as numpy has no type for, in float32."""
+    flat = tensor.detach().cpu().clone()  # numpy would pin the storage to its size
+    if flat.dtype in (torch.bfloat16, torch.float16) or "float8" in str(flat.dtype):
+        flat = flat.float()
+    return flat.resolve_conj().numpy()
+
+
+def script(value: Any) -> Any:
+    """A process group by its ranks, an operator of a reduction by its name."""
+    try:
+        return Group(tuple(dist.get_process_group_ranks(dist.ProcessGroup.unbox(value))))
+    except (RuntimeError, TypeError, ValueError, KeyError):
+        pass
+    try:
+        return Word(OPERATORS.get(int(value.op()), "unknown"))
+    except (RuntimeError, AttributeError):
+        return Word(str(type(value)))
+
+
+def group_of(given: Mapping[str, Any]) -> Group | None:
+    """The ranks of the group that a functional collective names."""
+    for name in ("group_name", "group"):
+        if isinstance(given.get(name), str):
+            found = dist.distributed_c10d._resolve_process_group(given[name])
+            return Group(tuple(dist.get_process_group_ranks(found)))
+    return None
+
+
+def elements_of(tensor: Any) -> tuple[Any, tuple[int, ...]]:
+    """(which elements of the whole a rank holds, by flat place; the whole's shape), as its wrapper says."""
+    if isinstance(tensor, DTensor):
+        whole = torch.arange(tensor.numel()).view(tensor.shape)
+        mine = distribute_tensor(whole, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
+        return mine.numpy().copy(), tuple(tensor.shape)
+    return np.arange(tensor.numel()).reshape(tuple(tensor.shape)), tuple(tensor.shape)
+
+
+class Names:
+    """The parameters of the models, and what optimizers keep of them."""
+
+    def __init__(self, tracer: Tracer, models: Sequence[nn.Module]):
+        self.tracer, self.parameters = tracer, {}
+        known: dict[int, str] = {}
+        for part in models:
+            for name, parameter in part.named_parameters(remove_duplicate=False):
+                first = known.setdefault(id(parameter), plain_name(name))
+                if first == plain_name(name):
+                    self.parameters[first] = parameter
+                else:
+                    tracer.trace.tied[plain_name(name)] = first
+        self.states: dict[str, Tensor] = {}
+        self.copied: set[int] = set()
+        self.pieces: dict[str, tuple[Any, int, int]] = {}
+
+    def begin(self) -> None:
+        """Name the parameters."""
+        with _disable_current_modes():
+            for name, parameter in self.parameters.items():
+                self.tracer.trace.named[name] = self.held(parameter, bool(parameter.requires_grad))
+                grad = parameter.grad
+                if grad is not None:
+                    self.tracer.leaf(local(grad))
+
+    def held(self, tensor: Any, trained: bool = True, like: Any = None) -> Held:
+        """What this rank holds of a named tensor."""
+        mine = local(tensor).detach()
+        self.tracer.leaf(mine)
+        self.tracer.moved([mine])
+        elements, whole = elements_of(tensor if like is None else like)
+        if elements.shape != tuple(mine.shape):
+            elements, whole = np.arange(mine.numel()).reshape(tuple(mine.shape)), tuple(mine.shape)
+        return Held(self.tracer.place(mine, False), elements, whole, numbers(mine), trained)
+
+    def before(self, optimizer: Any, args: Any = None, kwargs: Any = None) -> None:
+        """An optimizer begins its step: keep where gradients and moments stand."""
+        self.tracer.updating += 1
+        labels = {id(p): name for name, p in self.parameters.items()}
+        trace = self.tracer.trace
+        with _disable_current_modes():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    name = labels.get(id(parameter))
+                    if name is None:
+                        self.copy(parameter, optimizer.state.get(parameter, {}))
+                        continue
+                    grad = parameter.grad
+                    if grad is not None:
+                        self.tracer.leaf(local(grad))
+                        self.tracer.check([local(grad)])
+                    trace.gradients.setdefault(name, (len(trace.ops), None if grad is None else self.tracer.place(
+                        local(grad), False), 0.0 if grad is None else float(local(grad).abs().max())))
+                    self.keep_states(name, parameter, optimizer.state.get(parameter, {}))
+
+    def copy(self, tensor: Any, state: Mapping[str, Any]) -> None:
+        """Name a tensor that an optimizer updates in place of parameters, by what it holds of which."""
+        mine = local(tensor).detach()
+        if not mine.is_contiguous() or mine.untyped_storage()._cdata in self.copied:
+            return
+        self.copied.add(mine.untyped_storage()._cdata)
+        flat = numbers(mine).ravel()
+        kept = {"": tensor} | {f".{k}": v for k, v in state.items()
+                               if isinstance(v, Tensor) and local(v).shape == mine.shape and local(v).is_contiguous()}
+        counts = {f".{k}": v for k, v in state.items() if isinstance(v, Tensor) and v.numel() == 1}
+        for label, first, count, elements in pieces(flat, {n: (numbers(local(p)).ravel(), self.tracer.trace.named[n])
+                                                           for n, p in self.parameters.items()}):
+            for suffix, value in (kept | counts).items():
+                whole, one = self.held(value), value.numel() == 1 and suffix in counts
+                place = whole.place if one else whole.place._replace(
+                    offset=whole.place.offset + first, shape=(count,), stride=(1,))
+                start = _as_it_began(self.tracer, whole).start.ravel()
+                name = f"{label}{suffix}@copy{len(self.copied)}"
+                self.tracer.trace.named[name] = Held(place, whole.elements if one else elements,
+                                                     whole.whole if one else self.tracer.trace.named[label].whole,
+                                                     start if one else start[first:first + count])
+                self.pieces[name] = value, first, 0 if one else count
+
+    def keep_states(self, name: str, parameter: Any, state: Mapping[str, Any]) -> None:
+        """Name what an optimizer keeps of a parameter."""
+        for key, value in state.items():
+            label = f"{name}.{key}"
+            if isinstance(value, Tensor) and local(value).is_floating_point() and label not in self.tracer.trace.named:
+                like = parameter if local(value).shape == local(parameter).shape else None
+                first = local(value).untyped_storage()._cdata in self.tracer.stores
+                held = self.held(value, True, like)
+                if first:  # what it held when an op first met it
+                    held = _as_it_began(self.tracer, held)
+                self.tracer.trace.named[label] = held
+                self.states[label] = value
+
+    def after(self, optimizer: Any, args: Any = None, kwargs: Any = None) -> None:
+        """An optimizer has ended its step."""
+        self.tracer.updating = max(self.tracer.updating - 1, 0)
+
+    def end(self) -> None:
+        """Where everything stands at the end."""
+        with _disable_current_modes():
+            for name, tensor in {**self.parameters, **self.states}.items():
+                started = self.tracer.trace.named[name]
+                mine = local(tensor).detach()
+                self.tracer.check([mine])
+                self.tracer.trace.final[name] = Held(self.tracer.place(mine, False), started.elements, started.whole,
+                                                     numbers(mine), started.trained)
+            for name, (value, first, count) in self.pieces.items():
+                started, mine = self.tracer.trace.named[name], local(value).detach()
+                self.tracer.check([mine])
+                place = self.tracer.place(mine, False)
+                if count:
+                    place = place._replace(offset=place.offset + first, shape=(count,), stride=(1,))
+                self.tracer.trace.final[name] = Held(place, started.elements, started.whole, started.start)
+
+
+def pieces(flat: Any, parameters: Mapping[str, tuple[Any, Held]]) -> Iterator[tuple[str, int, int, Any]]:
+    """(parameter, first place in a flat copy, how many elements, which of the whole), as far as numbers tell.
+
+    A copy is taken for runs of parameters' elements; what is no such run, as padding, is no parameter's.
+    """
+    names = list(parameters)
+    every = np.concatenate([parameters[n][0] for n in names]).astype(np.float32)
+    owner = np.concatenate([np.full(parameters[n][0].size, k) for k, n in enumerate(names)])
+    within = np.concatenate([np.arange(parameters[n][0].size) for n in names])
+    flat = flat.astype(np.float32)
+    at = 0
+    while at < flat.size:
+        found = np.flatnonzero(every == flat[at])
+        best, length = -1, 0
+        for k in found.tolist():
+            same = min(flat.size - at, int((owner[k:] == owner[k]).sum()))
+            away = np.flatnonzero(every[k:k + same] != flat[at:at + same])
+            run = int(away[0]) if away.size else same
+            best, length = (k, run) if run > length else (best, length)
+        if best < 0 or (flat[at:at + length] == 0).all():
+            at += 1
+            continue
+        label = names[int(owner[best])]
+        inside = within[best:best + length]
+        yield label, at, length, parameters[label][1].elements.ravel()[inside]
+        at += length
+
+
+def _as_it_began(tracer: Tracer, held: Held) -> Held:
+    """A named tensor with the numbers that its storage held when it was first met."""
+    found = tracer.trace.leaf.get(held.place.store)
+    if found is None:
+        return held
+    flat = np.lib.stride_tricks.as_strided(found[1][held.place.offset:], held.place.shape,
+                                           [found[1].itemsize * s for s in held.place.stride])
+    return Held(held.place, held.elements, held.whole, np.array(flat), held.trained)
+
+
+@contextmanager
+def tracing(models: nn.Module | Sequence[nn.Module], at: Mapping[str, int] | None = None) -> Iterator[Trace]:
+    """Keep every op of the step that runs inside."""
+    parts = [models] if isinstance(models, nn.Module) else list(models)
+    tracer = Tracer(dist.get_rank() if dist.is_initialized() else 0, at or {})
+    names = Names(tracer, parts)
+    names.begin()
+    call, labels = nn.Module._call_impl, {id(m): plain_name(n) for part in parts for n, m in part.named_modules()}
+
+    def named_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        tracer.modules.append(labels.get(id(self)) or (tracer.modules[-1] if tracer.modules else ""))
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            tracer.modules.pop()
+
+    resize = torch.UntypedStorage.resize_
+
+    def resized(self: Any, size: int) -> Any:
+        made = resize(self, size)
+        tracer.resized(self)
+        return made
+
+    handles = [register_optimizer_step_pre_hook(names.before), register_optimizer_step_post_hook(names.after)]
+    nn.Module._call_impl, torch.UntypedStorage.resize_ = named_call, resized
+    try:
+        with marking_waits(tracer), tracer:
+            yield tracer.trace
+    finally:
+        nn.Module._call_impl, torch.UntypedStorage.resize_ = call, resize
+        for handle in handles:
+            handle.remove()
+    names.end()

@@ -29,7 +29,27 @@ UNKNOWN = -1
 """What is not known: memory that nobody wrote, or what an op made that has no rule. It spreads."""
 
 SMALL = 4096
-"""Of how many elements at once roots, logarithms and maxima are remembered."""
+"""Of how many elements at once logarithms and maxima are remembered."""
+
+FEW = 256
+"""Of how many roots are: norms have squares again, the roots of an optimizer's moments have none."""
+
+
+class Told(np.ndarray[Any, np.dtype[np.int64]]):
+    """An array of which something is known by value: roots, logarithms, maxima. Only of such is anything looked up.
+
+    An element of any array may by chance equal one of which something is known.
+    """
+
+
+def told(x: Array) -> Array:
+    """The same array, of whose elements something is known."""
+    return x.view(Told)
+
+
+def plain(x: Array) -> Array:
+    """The same array without what is known of it."""
+    return np.asarray(x) if type(x) is not np.ndarray else x
 
 
 class Field:
@@ -59,10 +79,11 @@ class Field:
 
     def mix(self, x: Array, seed: int) -> Array:
         """A random element for each element of an array, that depends on it and a seed."""
-        z = x.astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + self.prime) % 2**64)
+        z = np.atleast_1d(x).astype(np.uint64) + np.uint64((seed * 0x9E3779B97F4A7C15 + self.prime) % 2**64)
         for shift, by in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             z = (z ^ (z >> np.uint64(shift))) * np.uint64(by)
-        return ((z ^ (z >> np.uint64(31))) % np.uint64(self.prime - 2) + np.uint64(1)).astype(np.int64)
+        z = (z ^ (z >> np.uint64(31))) % np.uint64(self.prime - 2) + np.uint64(1)
+        return z.astype(np.int64).reshape(np.shape(x))
 
     def leaf(self, name: str, elements: Array) -> Array:
         """The unknowns of a named tensor: each element by its place in the whole."""
@@ -88,7 +109,7 @@ class Field:
             return self.fraction(near)
         if kind == "float64" and abs(value) < 1e4:
             square = Fraction(Decimal(repr(round(value * value, 15))))
-            if square and len(repr(float(square))) < 12 and abs(float(square) - value * value) <= 1e-15 * value * value:
+            if square and len(repr(float(square))) < 12 and abs(float(square) - value * value) <= max(1e-15 * value * value, 1.2e-16):
                 root = int(self.root(np.array([self.fraction(square)], np.int64))[0])
                 return root if value > 0 else self.prime - root
         text = repr(value) if kind == "float64" else str(np.float32(value))
@@ -106,6 +127,13 @@ class Field:
         if values.dtype.kind in "iub":
             return np.asarray(values.astype(np.int64) % self.prime)
         each, places = np.unique(values, return_inverse=True)
+        if each.size > MANY:  # a table: each number that is no short fraction is a constant of its own
+            times = np.where(np.abs(each) < ENDLESS, each, 0.0).astype(np.float64) * 40320
+            long = np.abs(times - np.rint(times)) > 1e-6 * np.maximum(np.abs(times), 1e-3)
+            bits = each.astype(np.float32).view(np.uint32).astype(np.int64)
+            made = np.where(long, self.mix(bits, 78), 0)
+            made[~long] = [self.number(v, kind) for v in each[~long]]
+            return np.asarray(made[places].reshape(values.shape))
         made = np.array([self.number(v, kind) for v in each], np.int64)
         return made[places].reshape(values.shape) if values.size else np.zeros(values.shape, np.int64)
 
@@ -123,30 +151,31 @@ class Field:
     # ------------------------------------------------------------------ rational functions
 
     def add(self, x: Array, y: Array) -> Array:
-        """x + y."""
+        """x + y, and nothing else."""
+        x, y = plain(x), plain(y)
         return self.spread((x + y) % self.prime, x, y)
 
     def neg(self, x: Array) -> Array:
-        """-x."""
+        """-x, and nothing else."""
+        x = plain(x)
         return self.spread((self.prime - x) % self.prime, x)
 
     def sub(self, x: Array, y: Array) -> Array:
         """x - y; where one is a logarithm or a maximum, exp of the difference is remembered."""
-        made = self.spread((x - y) % self.prime, x, y)
-        if (x == self.minus_infinity).any():
-            made = np.where((x == self.minus_infinity) & (y >= 0), self.minus_infinity, made)
-        self._remember_difference(x, y, made, -1)
-        return made
+        a, b = plain(x), plain(y)
+        made = np.asarray(self.spread((a - b) % self.prime, a, b))
+        if (a == self.minus_infinity).any():
+            made = np.where((a == self.minus_infinity) & (b >= 0), self.minus_infinity, made)
+        return self._remember_difference(x, y, made, -1)
 
     def plus(self, x: Array, y: Array) -> Array:
         """x + y, as an op of its own: what is known of exponents in it is remembered."""
-        made = self.add(x, y)
-        for one, other in ((x, y), (y, x)):
+        a, b = plain(x), plain(y)
+        made = np.asarray(self.add(a, b))
+        for one, other in ((a, b), (b, a)):
             if (one == self.minus_infinity).any():
                 made = np.where((one == self.minus_infinity) & (other >= 0), self.minus_infinity, made)
-        self._remember_difference(x, y, made, 1)
-        self.join(x, y, made)
-        return made
+        return self.join(x, y, self._remember_difference(x, y, made, 1))
 
     def minus(self, x: Array) -> Array:
         """-x as an op of its own."""
@@ -154,13 +183,14 @@ class Field:
 
     def mul(self, x: Array, y: Array) -> Array:
         """x * y, and what is known of roots and exponents in it."""
-        made = self.spread(self.known(x) * self.known(y) % self.prime, x, y)
+        a, b = plain(x), plain(y)
+        made = self.spread(self.known(a) * self.known(b) % self.prime, a, b)
         return self._remember_product(x, y, made, 1)
 
     def div(self, x: Array, y: Array) -> Array:
         """x / y."""
-        by = self.inverse(y)
-        made = self.spread(self.known(x) * self.known(by) % self.prime, x, by)
+        a, by = plain(x), self.inverse(plain(y))
+        made = self.spread(self.known(a) * self.known(by) % self.prime, a, by)
         return self._remember_product(x, y, made, -1)
 
     def inverse(self, x: Array) -> Array:
@@ -174,6 +204,7 @@ class Field:
 
     def power(self, x: Array, n: int) -> Array:
         """x to a whole power."""
+        x = plain(x)
         made, base = np.ones_like(x), self.known(x)
         while n:
             if n & 1:
@@ -184,16 +215,15 @@ class Field:
 
     def sum(self, x: Array, axes: tuple[int, ...], keep: bool = False) -> Array:
         """The sum over some axes."""
-        if x.size and x.min() < 0:
-            made = np.where((x < 0).any(axis=axes, keepdims=keep), UNKNOWN,
-                            np.asarray(self.known(x)).sum(axis=axes, keepdims=keep) % self.prime)
-        else:
-            made = np.asarray(x.sum(axis=axes, keepdims=keep)) % self.prime
-        self._remember_sum(x, axes, keep, made)
-        return np.asarray(made)
+        a = plain(x)
+        made = np.asarray(self.known(a).sum(axis=axes, keepdims=keep) % self.prime)
+        if a.size and a.min() < 0:
+            made = np.where((a < 0).any(axis=axes, keepdims=keep), UNKNOWN, made)
+        return self._remember_sum(x, axes, keep, made)
 
     def product(self, a: Array, b: Array) -> Array:
         """The product of matrices, over leading dims."""
+        a, b = plain(a), plain(b)
         left, right = self.known(a), self.known(b)
         high, low = right >> 16, right & 0xFFFF
         made = np.zeros(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) + (a.shape[-2], b.shape[-1]), np.int64)
@@ -210,6 +240,7 @@ class Field:
 
     def oracle(self, name: str, *xs: Array) -> Array:
         """A function of which nothing is known but its arguments."""
+        xs = tuple(plain(x) for x in xs)
         shape = np.broadcast_shapes(*(x.shape for x in xs))
         made = np.zeros(shape, np.int64)
         for k, x in enumerate(xs):
@@ -219,24 +250,26 @@ class Field:
     def root(self, x: Array) -> Array:
         """The square root, whose square is remembered."""
         made = self.oracle("root", x)
-        if x.size <= SMALL:
+        if x.size <= FEW:
             self.square_of.update(zip(made.ravel().tolist(), x.ravel().tolist(), strict=True))
+            return told(np.asarray(made))
         return made
 
     def square(self, x: Array) -> Array:
         """The square: that of a root is what it is the root of."""
-        made = self.spread(self.known(x) * self.known(x) % self.prime, x)
-        if self.square_of and x.size <= SMALL:
-            flat = [self.square_of.get(v, w) for v, w in zip(x.ravel().tolist(), made.ravel().tolist(), strict=True)]
-            made = np.array(flat, np.int64).reshape(x.shape)
+        a = plain(x)
+        made = self.spread(self.known(a) * self.known(a) % self.prime, a)
+        if isinstance(x, Told):
+            flat = [self.square_of.get(v, w) for v, w in zip(a.ravel().tolist(), np.ravel(made).tolist(), strict=True)]
+            made = np.array(flat, np.int64).reshape(a.shape)
         return made
 
     def exp(self, x: Array) -> Array:
         """exp(x), with exp(x - m) = exp(x) / exp(m) where m is a maximum, exp(log s) = s, and exp(-infinity) = 0."""
         made = self.oracle("exp", x)
-        made = np.array(np.where(x == self.minus_infinity, 0, np.where(x == 0, 1, made)))
-        if self.exp_of:
-            self._each_known(x, made, self.exp_of, self._exp_again)
+        made = np.array(np.where(plain(x) == self.minus_infinity, 0, np.where(plain(x) == 0, 1, made)))
+        if isinstance(x, Told) and self._each_known(plain(x), made, self.exp_of, self._exp_again):
+            return told(made)
         return made
 
     def _exp_again(self, a: int, m: int) -> int:
@@ -250,21 +283,25 @@ class Field:
 
     def log(self, x: Array) -> Array:
         """The logarithm: exp of it is x again, and that of a exp(m) is log(a) + m."""
+        known, x = isinstance(x, Told), plain(x)
         made = np.array(np.where(x == 1, 0, self.oracle("log", x)))
-        if self.shift_of:
+        if known:
             self._each_known(x, made, self.shift_of, lambda a, m: (int(self.log(np.array([a], np.int64))[0]) + m)
                              % self.prime)
-        if x.size <= SMALL:
-            for value, told in zip(made.ravel().tolist(), x.ravel().tolist(), strict=True):
-                if value > 0:
-                    self.exp_of[value] = self.shift_of.get(told, (told, 0))
-        return made
+        if x.size > SMALL:
+            return made
+        for value, of in zip(made.ravel().tolist(), x.ravel().tolist(), strict=True):
+            if value > 0:
+                self.exp_of[value] = self.shift_of.get(of, (of, 0)) if known else (of, 0)
+        return told(made)
 
     def largest(self, x: Array, axis: int, keep: bool = False) -> Array:
         """The largest along an axis: an unknown of the set of its arguments, of whatever largest ones they are."""
-        moved = np.moveaxis(x, axis, -1)
+        known = self.largest_of if isinstance(x, Told) else {}
+        moved = np.moveaxis(plain(x), axis, -1)
         rows = moved.reshape(-1, moved.shape[-1])
-        made = np.array([self._largest(frozenset(row)) for row in rows.tolist()], np.int64).reshape(moved.shape[:-1])
+        made = np.array([self._largest(frozenset(row), known) for row in rows.tolist()], np.int64)
+        made = told(made.reshape(moved.shape[:-1]))
         return np.expand_dims(made, axis) if keep else made
 
     def larger(self, x: Array, y: Array) -> Array:
@@ -273,10 +310,10 @@ class Field:
         pair = np.stack([np.broadcast_to(x, shape), np.broadcast_to(y, shape)], -1)
         return self.largest(pair, -1)
 
-    def _largest(self, values: frozenset[int]) -> int:
+    def _largest(self, values: frozenset[int], known: dict[int, frozenset[int]]) -> int:
         if UNKNOWN in values:
             return UNKNOWN
-        leaves: frozenset[int] = frozenset().union(*(self.largest_of.get(v, frozenset((v,))) for v in values))
+        leaves: frozenset[int] = frozenset().union(*(known.get(v, frozenset((v,))) for v in values))
         leaves -= {self.minus_infinity}
         if len(leaves) < 2:
             value = next(iter(leaves), self.minus_infinity)
@@ -291,27 +328,46 @@ class Field:
     # ------------------------------------------------------------------ what is remembered
 
     def _each_known(self, x: Array, made: Array, table: dict[int, tuple[int, int]],
-                    of: Callable[[int, int], int]) -> None:
-        """Where a table knows an element of `x`, put what it says into `made`."""
-        keys = np.fromiter(table.keys(), np.int64, len(table))
-        hit = np.isin(x, keys)
+                    of: Callable[[int, int], int]) -> bool:
+        """Where a table knows an element of `x`, put what it says into `made`; whether it knows any."""
+        hit = self._known_in(table, x)
         if hit.any():
             made[hit] = [of(*table[v]) for v in x[hit].tolist()]
+        return bool(hit.any())
 
-    def _remember_difference(self, x: Array, y: Array, made: Array, sign: int) -> None:
+    @staticmethod
+    def _known_in(table: dict[int, Any], x: Array) -> Any:
+        """Which elements of an array a table knows."""
+        return np.isin(x, np.fromiter(table.keys(), np.int64, len(table)))
+
+    @staticmethod
+    def _pairs(x: Array, y: Array, shape: tuple[int, ...]) -> tuple[Array, Array, bool, bool]:
+        """Two arrays in one shape, and of which something may be known."""
+        return (np.broadcast_to(plain(x), shape), np.broadcast_to(plain(y), shape), isinstance(x, Told),
+                isinstance(y, Told))
+
+    def _remember_difference(self, x: Array, y: Array, made: Array, sign: int) -> Array:
         """exp(x +- y) where either is a logarithm or a maximum."""
-        if not self.exp_of or made.size > 16 * SMALL:
-            return
-        keys = np.fromiter(self.exp_of.keys(), np.int64, len(self.exp_of))
-        x, y = np.broadcast_to(x, made.shape), np.broadcast_to(y, made.shape)
-        hit = np.isin(x, keys) | np.isin(y, keys)
-        for a, b, value in zip(x[hit].tolist(), y[hit].tolist(), made[hit].tolist(), strict=True):
-            if min(a, b, value) < 0 or self.minus_infinity in (a, b):
+        a, b, of_a, of_b = self._pairs(x, y, made.shape)
+        if not (of_a or of_b) or made.size > 16 * SMALL:
+            return made
+        in_a = self._known_in(self.exp_of, a) if of_a else np.zeros(a.shape, bool)
+        in_b = self._known_in(self.exp_of, b) if of_b else np.zeros(b.shape, bool)
+        hit = in_a | in_b
+        if not hit.any():
+            return made
+        for v, w, knows, knows_too, value in zip(*(z[hit].tolist() for z in (a, b, in_a, in_b, made)), strict=True):
+            if min(v, w, value) < 0 or self.minus_infinity in (v, w):
                 continue
-            (s, m), (t, n) = (self.exp_of.get(v) or self._plain_exp(v) for v in (a, b))
-            if sign < 0 and not t:
-                continue
-            self.exp_of[value] = s * (t if sign > 0 else pow(t, -1, self.prime)) % self.prime, (m + sign * n) % self.prime
+            s, m = self.exp_of[v] if knows else self._plain_exp(v)
+            t, n = self.exp_of[w] if knows_too else self._plain_exp(w)
+            if sign > 0 or t:
+                self.exp_of[value] = s * self._to(t, sign) % self.prime, (m + sign * n) % self.prime
+        return told(made)
+
+    def _to(self, t: int, sign: int) -> int:
+        """t or 1 / t."""
+        return t if sign > 0 else pow(t, -1, self.prime)
 
     def _plain_exp(self, v: int) -> tuple[int, int]:
         return (1 if not v else int(self.oracle("exp", np.array([v], np.int64))[0])), 0
@@ -319,59 +375,63 @@ class Field:
     def _remember_product(self, x: Array, y: Array, made: Array, sign: int) -> Array:
         """Squares of products of roots, and a exp(m) times b exp(n), which is ab exp(m + n)."""
         made = np.asarray(made)
-        if self.square_of and made.size <= SMALL:
-            self._remember_roots(x, y, made, sign)
-        if not self.shift_of or made.size > 16 * SMALL:
+        a, b, of_a, of_b = self._pairs(x, y, made.shape)
+        if not (of_a or of_b) or made.size > 16 * SMALL:
             return made
-        keys = np.fromiter(self.shift_of.keys(), np.int64, len(self.shift_of))
-        x, y = np.broadcast_to(x, made.shape), np.broadcast_to(y, made.shape)
-        hit = np.isin(x, keys) | np.isin(y, keys)
+        roots = self._remember_roots(a, b, of_a, of_b, made, sign) if made.size <= FEW else False
+        in_a = self._known_in(self.shift_of, a) if of_a else np.zeros(a.shape, bool)
+        in_b = self._known_in(self.shift_of, b) if of_b else np.zeros(b.shape, bool)
+        hit = in_a | in_b
         if not hit.any():
-            return made
+            return told(made) if roots else made
         made = np.array(made)
         values = made[hit].tolist()
-        for k, (a, b) in enumerate(zip(x[hit].tolist(), y[hit].tolist(), strict=True)):
-            if values[k] <= 0:
-                continue
-            (s, m), (t, n) = self.shift_of.get(a, (a, 0)), self.shift_of.get(b, (b, 0))
-            s, m = s * (t if sign > 0 else pow(t, -1, self.prime)) % self.prime, (m + sign * n) % self.prime
-            values[k] = s if not m else self.shifted(s, m)
+        for k, (v, w, knows, knows_too) in enumerate(zip(*(z[hit].tolist() for z in (a, b, in_a, in_b)), strict=True)):
+            if values[k] > 0:
+                (s, m), (t, n) = self.shift_of[v] if knows else (v, 0), self.shift_of[w] if knows_too else (w, 0)
+                s, m = s * self._to(t, sign) % self.prime, (m + sign * n) % self.prime
+                values[k] = s if not m else self.shifted(s, m)
         made[hit] = values
-        return made
+        return told(made)
 
-    def _remember_roots(self, x: Array, y: Array, made: Array, sign: int) -> None:
-        known = self.square_of
-        for a, b, value in zip(np.broadcast_to(x, made.shape).ravel().tolist(),
-                               np.broadcast_to(y, made.shape).ravel().tolist(), made.ravel().tolist(), strict=True):
-            if value > 0 and (a in known or b in known):
-                s, t = known.get(a, a * a % self.prime), known.get(b, b * b % self.prime)
+    def _remember_roots(self, a: Array, b: Array, of_a: bool, of_b: bool, made: Array, sign: int) -> bool:
+        known, found = self.square_of, False
+        for v, w, value in zip(a.ravel().tolist(), b.ravel().tolist(), made.ravel().tolist(), strict=True):
+            knows, knows_too = of_a and v in known, of_b and w in known
+            if value > 0 and (knows or knows_too):
+                s, t = known[v] if knows else v * v % self.prime, known[w] if knows_too else w * w % self.prime
                 if t > 0 and s > 0:
-                    known[value] = s * (t if sign > 0 else pow(t, -1, self.prime)) % self.prime
+                    known[value], found = s * self._to(t, sign) % self.prime, True
+        return found
 
-    def _remember_sum(self, x: Array, axes: tuple[int, ...], keep: bool, made: Array) -> None:
+    def _remember_sum(self, x: Array, axes: tuple[int, ...], keep: bool, made: Array) -> Array:
         """A sum of a_j exp(m) with one m is (sum of a_j) exp(m)."""
-        if not self.shift_of or x.size > 16 * SMALL or not axes:
-            return
-        keys = np.fromiter(self.shift_of.keys(), np.int64, len(self.shift_of))
-        if not np.isin(x, keys).any():
-            return
-        moved = np.moveaxis(x, axes, range(-len(axes), 0)).reshape(made.size, -1)
+        if not isinstance(x, Told) or x.size > 16 * SMALL or not axes or not made.size:
+            return made
+        moved = np.moveaxis(plain(x), axes, range(-len(axes), 0)).reshape(made.size, -1)
+        found = False
         for row, value in zip(moved.tolist(), made.ravel().tolist(), strict=True):
-            told = [self.shift_of.get(v, (v, 0)) for v in row if v]
-            if value > 0 and told and len({m for _, m in told}) == 1 and told[0][1]:
-                self.shift_of[value] = sum(a for a, _ in told) % self.prime, told[0][1]
+            parts = [self.shift_of.get(v, (v, 0)) for v in row if v]
+            if value > 0 and parts and parts[0][1] and len({m for _, m in parts}) == 1:
+                self.shift_of[value], found = (sum(a for a, _ in parts) % self.prime, parts[0][1]), True
+        return told(made) if found else made
 
-    def join(self, x: Array, y: Array, made: Array) -> None:
+    def join(self, x: Array, y: Array, made: Array) -> Array:
         """What is known of exponents in a sum of two."""
-        if not self.shift_of or made.size > 16 * SMALL:
-            return
-        x, y = np.broadcast_to(x, made.shape), np.broadcast_to(y, made.shape)
-        for a, b, value in zip(x.ravel().tolist(), y.ravel().tolist(), made.ravel().tolist(), strict=True):
-            if value > 0 and (a in self.shift_of or b in self.shift_of):
-                (s, m), (t, n) = self.shift_of.get(a, (a, 0)), self.shift_of.get(b, (b, 0))
-                if m == n or not a or not b:
-                    self.shift_of[value] = (s + t) % self.prime, m if a else n
+        a, b, of_a, of_b = self._pairs(x, y, made.shape)
+        if not (of_a or of_b) or made.size > 16 * SMALL or not self.shift_of:
+            return made
+        found = False
+        for v, w, value in zip(a.ravel().tolist(), b.ravel().tolist(), np.ravel(plain(made)).tolist(), strict=True):
+            s, m = self.shift_of.get(v, (v, 0)) if of_a else (v, 0)
+            t, n = self.shift_of.get(w, (w, 0)) if of_b else (w, 0)
+            if value > 0 and (m or n) and (m == n or not v or not w):
+                self.shift_of[value], found = ((s + t) % self.prime, m or n), True
+        return told(made) if found else made
 
+
+MANY = 256
+"""From how many different numbers on a tensor is a table."""
 
 ENDLESS = 1e30
 """A number from which on it stands for infinity, as the least one of a type does in masks."""

@@ -48,12 +48,12 @@ def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES,
 
 
 def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) -> Judgement:
-    starts = Starts(single, numbers)
+    starts = Starts(single, ranks, numbers)
     named = [starts.values(t) for t in ranks]
     runs, stuck = run(ranks, named, numbers, keep)
     (alone,), _ = run([single], [starts.values(single)], numbers, keep)
     told = Judgement(CONFORMS, runs=runs, single=alone)
-    told.differs.extend(starts.differs)
+    told.differs.extend([*starts.differs, *starts.compare()])
     told.unseen.extend(starts.unseen)
     if stuck:
         told.unseen.append(Finding(f"ranks wait for each other: {stuck}"))
@@ -119,13 +119,17 @@ def masks_differ(runs: Sequence[Run]) -> list[Finding]:
 class Starts:
     """What named tensors hold when the step begins: unknowns, by their place in the single device's tensor."""
 
-    def __init__(self, single: Trace, numbers: Field):
+    def __init__(self, single: Trace, ranks: Sequence[Trace], numbers: Field):
         self.single, self.field = single, numbers
         self.parameters = {k for k in single.named if not any(k != p and k.startswith(f"{p}.") for p in single.named)}
         self.differs: list[Finding] = []
         self.unseen: list[Finding] = []
-        halved = any(p.dtype in ("bfloat16", "float16") for op in single.ops for p in op.written)
+        halved = any(p.dtype in ("bfloat16", "float16") for t in (single, *ranks) for op in t.ops for p in op.written)
         self.tolerance = HALVED if halved else TOLERANCE
+        self.alike = True
+        """Whether the single device began with the numbers of the run."""
+        self.scales: dict[str, float] = {}
+        self.numbers: dict[str, Array] = {}
         self.places: dict[tuple[int, str], Array | None] = {}
 
     def start(self, label: str, held: Held) -> Array:
@@ -135,24 +139,54 @@ class Starts:
         return self.field.leaf(label, np.arange(int(np.prod(held.whole, dtype=np.int64))))
 
     def values(self, trace: Trace) -> dict[str, Array]:
-        """Label -> the unknowns of the elements that a rank holds."""
+        """Label -> the unknowns of the elements that a rank holds.
+
+        Elements that began as other numbers than on another rank get unknowns of their own.
+        """
         found = {}
-        for label, held in trace.named.items():
-            own, label = label, self.label(label)
+        for own, held in trace.named.items():
+            label = self.label(own)
             if label not in self.single.named:
                 continue
             if is_count(label):
-                held = trace.named[own]
                 found[own] = self.field.numbers_of(held.start, "float32")
                 continue
             where = self.where(trace, own)
             if where is None:
                 continue
-            made = self.field.leaf(label, where).reshape(held.place.shape)
-            if trace is not self.single and not self.alike(label, held, where, trace.rank):
-                made = np.full(made.shape, UNKNOWN, np.int64)
-            found[own] = made
+            made = self.field.leaf(label, where)
+            off = self.apart(label, held, where)
+            if off.any() and trace is not self.single:
+                self.differs.append(Finding("starts with other numbers than on another rank", label, trace.rank,
+                                            int(off.sum()), off.size))
+                made = np.where(off, self.field.leaf(f"{label} on rank {trace.rank}", where), made)
+            found[own] = made.reshape(held.place.shape)
         return found
+
+    def apart(self, label: str, held: Held, where: Array) -> Array:
+        """Which elements of a rank's tensor began as other numbers than those of a rank before it."""
+        kept = self.numbers.setdefault(label, np.full(self.single.named[label].start.size, np.nan))
+        mine, before = held.start.ravel().astype(np.float64), kept[where]
+        fresh = np.isnan(before)
+        kept[where[fresh]] = mine[fresh]
+        size = max(float(np.abs(mine).max(initial=0.0)), 1e-2 * self.scale(label))
+        return np.asarray(~fresh & (np.abs(mine - before) > ALIKE * size) & (not self.noise(label)))
+
+    def compare(self) -> list[Finding]:
+        """What began as other numbers than on the single device, where most began alike: else nothing is compared."""
+        off: dict[str, tuple[int, int]] = {}
+        for label, mine in self.numbers.items():
+            if is_count(label) or self.noise(label):
+                continue
+            want = self.single.named[label].start.ravel().astype(np.float64)
+            size = max(float(np.abs(want).max(initial=0.0)), 1e-2 * self.scale(label))
+            off[label] = int((np.abs(want - mine) > self.tolerance * size).sum()), want.size
+        weights = [off[k] for k in off if k in self.parameters]
+        if 2 * sum(n for n, _ in weights) > sum(size for _, size in weights):
+            self.alike = False
+            return []
+        return [Finding("starts with other numbers than the single device", k, count=n, of=size)
+                for k, (n, size) in off.items() if n > size // 2 or (n and k in self.parameters)]
 
     def label(self, name: str) -> str:
         """What the single device calls a tensor: a further name of a tied one is that of the first."""
@@ -164,17 +198,11 @@ class Starts:
                 return first + name[len(other):]
         return name
 
-    def alike(self, label: str, held: Held, where: Array, rank: int) -> bool:
-        """Whether a rank starts with the single device's numbers, as far as rounding lets one say."""
-        if self.noise(label):
-            return True
-        want, got = self.single.named[label].start.ravel()[where].astype(np.float64), held.start.ravel()
-        away = np.abs(want - got)
-        size = max(float(np.abs(want).max(initial=0.0)), self.scale(label) * 1e-2)
-        off = int((away > self.tolerance * size).sum())
-        if off:
-            self.differs.append(Finding("starts with other numbers", label, rank, off, got.size))
-        return not off
+    @staticmethod
+    def parameter(label: str, trace: Trace) -> str:
+        """The parameter of which a tensor is a moment, "" if it is none."""
+        first = label.rpartition(".")[0]
+        return first if first in trace.named else ""
 
     def noise(self, label: str) -> bool:
         """Whether a parameter's gradient is rounding alone, of which an optimizer may make any number."""
@@ -185,6 +213,11 @@ class Starts:
     def scale(self, label: str) -> float:
         """The largest number among all tensors of a kind."""
         kind = label.rpartition(".")[2] if label not in self.parameters else ""
+        if kind not in self.scales:
+            self.scales[kind] = self._scale(kind)
+        return self.scales[kind]
+
+    def _scale(self, kind: str) -> float:
         return max((float(np.abs(h.start).max(initial=0.0)) for k, h in self.single.named.items()
                     if (k.rpartition(".")[2] == kind if kind else k in self.parameters)), default=0.0)
 
@@ -194,7 +227,9 @@ class Starts:
         if key not in self.places:
             held = trace.named[label]
             whole = self.single.named[self.label(label)]
-            alike = held.whole == whole.whole
+            alike, of = held.whole == whole.whole, self.parameter(label, trace)
+            if not alike and of and trace.named[of].place.shape == held.place.shape:
+                return self.where(trace, of)
             self.places[key] = held.elements.ravel() if alike else None if "@" in label else located(held, whole)
         return self.places[key]
 
@@ -203,12 +238,15 @@ class Starts:
         return bool(self.field.odd)
 
 
+ALIKE = 1e-4
+"""By how much of a tensor's largest number two ranks may start apart."""
+
 TOLERANCE = 1e-3
 """By how much of a tensor's largest number two runs may start apart."""
 
 
 HALVED = 0.1
-"""The same where the single device computes in two bytes."""
+"""The same where anything is computed in two bytes."""
 
 
 def is_count(label: str) -> bool:
@@ -227,14 +265,36 @@ def located(held: Held, whole: Held) -> Array | None:
         return None
     rows = np.moveaxis(every, dims[0], 0).reshape(every.shape[dims[0]], -1).astype(np.float64)
     parts = np.moveaxis(mine, dims[0], 0).reshape(mine.shape[dims[0]], -1).astype(np.float64)
-    size = TOLERANCE * float(np.abs(rows).max(initial=1e-30))
+    limit = HALVED * float(np.abs(rows).max(initial=0.0))
+    chosen = _block(rows, parts, limit)
+    if chosen is None:
+        chosen = _rows(rows, parts, limit)
+    return None if chosen is None else np.asarray(np.take(places, chosen, axis=dims[0]).ravel())
+
+
+def _block(rows: Array, parts: Array, limit: float) -> Array | None:
+    """The rows of the block that is nearest, if it is one block that is."""
+    count = len(rows) // len(parts)
+    if count * len(parts) != len(rows):
+        return None
+    away = np.abs(rows.reshape(count, *parts.shape) - parts).max((1, 2))
+    first, second = np.sort(away)[:2]
+    if first > limit or second <= 3 * first:
+        return None
+    at = int(away.argmin()) * len(parts)
+    return np.arange(at, at + len(parts))
+
+
+def _rows(rows: Array, parts: Array, limit: float) -> Array | None:
+    """For each row the one that is nearest, if it is one that is and no row is taken twice."""
     chosen = []
     for part in parts:
-        near = np.flatnonzero((np.abs(rows - part) <= size).all(1))
-        if near.size != 1:
+        away = np.abs(rows - part).max(1)
+        first, second = np.sort(away)[:2]
+        if first > limit or second <= 3 * first:
             return None
-        chosen.append(int(near[0]))
-    return np.asarray(np.take(places, chosen, axis=dims[0]).ravel())
+        chosen.append(int(away.argmin()))
+    return np.array(chosen) if len(set(chosen)) == len(chosen) else None
 
 
 __all__ = ["CONFORMS", "DIFFERS", "UNSEEN", "Finding", "Judgement", "Mapping", "judge"]

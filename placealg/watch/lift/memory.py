@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from placealg.watch.lift.field import UNKNOWN, Array, Field
+from placealg.watch.lift.field import UNKNOWN, Array, Field, Told, told
 from placealg.watch.lift.trace import Held, Op, Place, Trace
 
 
@@ -20,6 +20,9 @@ class Memory:
         self.apart: Mapping[int, Array] = {}
         """Op that looks up tokens -> a number for each of them."""
         self.stores: dict[int, tuple[int, Array]] = {}
+        self.named: set[int] = set()
+        self.told: set[int] = set()
+        """Storages of whose elements something is known by value."""
         self.random: dict[int, Array] = {}
         """Storage -> the numbers drawn into it, until they meet what they multiply."""
         self.masks: list[tuple[Array, Array, str]] = []
@@ -30,6 +33,7 @@ class Memory:
 
     def name(self, named: Mapping[str, Held], values: Mapping[str, Array]) -> None:
         """Put the unknowns of named tensors where they stand."""
+        self.named = {h.place.store for h in named.values()}
         for label, held in named.items():
             self.view(held.place)[...] = values[label]
 
@@ -47,7 +51,7 @@ class Memory:
     def _leaf(self, place: Place) -> tuple[int, Array]:
         """A storage that no op has written: the numbers that it held, if it was there before the step."""
         found = self.leaves.get(place.store)
-        if found is None:
+        if found is None or (place.store in self.named and found[1].size > MANY):
             return place.item, np.zeros(0, np.int64)
         kind = "float64" if found[1].dtype == np.float64 else "float32"
         return found[0], self.field.numbers_of(found[1], kind)
@@ -64,6 +68,8 @@ class Memory:
         if place.held is not None and not (place.dtype == "uint8" and place.store in self.stores):
             return self.field.numbers_of(place.held, "float64")
         found = np.array(self.view(place))
+        if place.store in self.told:
+            found = told(found)
         if place.conjugate:
             found[..., 1] = self.field.neg(found[..., 1])
         return found
@@ -80,7 +86,13 @@ class Memory:
         if place.conjugate:
             value = np.stack([value[..., 0], self.field.neg(value[..., 1])], -1)
         self.view(place)[...] = value
+        if isinstance(value, Told):
+            self.told.add(place.store)
         self.random.pop(place.store, None)
+
+
+MANY = 64
+"""Of a storage with as many numbers that named tensors stand in, what they leave is not known."""
 
 
 def _regrained(held: Array, item: int, new: int) -> Array:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placealg.watch.lift.field import UNKNOWN, Array, Field
+from placealg.watch.lift.field import UNKNOWN, Array, Field, Told, told
 from placealg.watch.lift.memory import Memory
 from placealg.watch.lift.messages import SILENT, SPACES, Message, communicates, message_of
 from placealg.watch.lift.rules import RULES, Call, Chance, listed
@@ -131,6 +131,8 @@ class World:
         name = name if name.startswith("_foreach_") or op.name.startswith("aten::") else op.name.removesuffix("_")
         call = Call(op, one.memory)
         why, values = f"{op.name} has no rule", None
+        moves = name in RULES and (RULES[name].__module__.endswith("moves") or name in ("where", "masked_fill"))
+        known = moves and any(p.store in one.memory.told for p in op.read)
         try:
             if op.drawn and op.name == "aten::bernoulli_":
                 return [np.ones(p.shape, np.int64) for p in written]
@@ -146,8 +148,9 @@ class World:
                 every = iter(values)
                 values = [next(every) if p.floating else np.zeros(p.shape, np.int64) for p in written]
             if values is not None:
-                return [np.broadcast_to(v, p.shape) if v.size != p.count else v.reshape(p.shape)
-                        for v, p in zip(values, written, strict=True)]
+                shaped = [np.broadcast_to(v, p.shape) if v.size != p.count else v.reshape(p.shape)
+                          for v, p in zip(values, written, strict=True)]
+                return [told(v) for v in shaped] if known else shaped
         except Chance:
             why = f"{op.name} by random numbers"
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -198,7 +201,7 @@ class World:
         key = source, to, tag
         while self.sent[key] and self.awaited[key]:
             values, (message, at) = self.sent[key].popleft(), self.awaited[key].popleft()
-            self.arrive(self.runs[to], message, values, at)
+            self.arrive(self.runs[to], message, values, at, any(isinstance(v, Told) for v in values))
 
     def meet(self, posted: Sequence[tuple[Message, int]]) -> None:
         """End a collective that every rank of its group has begun."""
@@ -213,13 +216,13 @@ class World:
             if values is None:
                 one.unseen.setdefault(f"a {message.verb} that meets another collective", one.trace.ops[at].line)
                 values = [np.full(p.shape, UNKNOWN, np.int64) for p in message.outs]
-            self.arrive(one, message, values, at)
+            self.arrive(one, message, values, at, any(isinstance(v, Told) for part in given for v in part))
 
-    def arrive(self, one: Run, message: Message, values: Sequence[Array], at: int) -> None:
-        """Put what comes out of a collective where it goes."""
+    def arrive(self, one: Run, message: Message, values: Sequence[Array], at: int, knows: bool) -> None:
+        """Put what comes out of a collective where it goes; `knows` if something is known of it by value."""
         for place, value in zip(message.outs, values, strict=False):
-            fits = value.size == place.count
-            one.memory.put(place, value.reshape(place.shape) if fits else UNKNOWN)
+            shaped = value.reshape(place.shape) if value.size == place.count else np.full(place.shape, UNKNOWN)
+            one.memory.put(place, told(shaped) if knows else shaped)
             if self.keep and place.floating:
                 one.values.append(Value(at, np.array(one.memory.get(place))))
         for place in message.outs:

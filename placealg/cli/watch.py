@@ -15,10 +15,10 @@ from placealg.cli.output import print_json, print_lines, width, write_file
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.errors import InputError
 from placealg.prover.verdict import UNDECIDED
-from placealg.render.conformance import document, page
+from placealg.render.conformance import document, document_beside, page, page_beside
 from placealg.watch.conformance import judged
 from placealg.watch.seen import Seen, joined
-from placealg.watch.verdict import UNSEEN, Conformance
+from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
 
 
 def conform(chosen: Namespace) -> int:
@@ -58,11 +58,16 @@ def watch(chosen: Namespace) -> int:
 
 def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     names = names_said(chosen.names)
-    if chosen.strategy:
-        case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
-        told = judged(seen, case, case.model, names)
-    else:
-        told = judged(seen, None, model_of(chosen.model or "gpt", **options(chosen)), names)
+    try:
+        if chosen.strategy:
+            case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
+            told = judged(seen, case, case.model, names)
+        else:
+            told = judged(seen, None, model_of(chosen.model or "gpt", **options(chosen)), names)
+    except InputError as problem:
+        if chosen.strategy or chosen.program or seen.lifted is None:
+            raise
+        return _beside(chosen, seen, command, str(problem))
     if chosen.program:
         write_file(chosen.program, told.program)
     if chosen.format == "json":
@@ -70,6 +75,16 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     else:
         print_lines(page(told, width(), SAYS, command))
     return exit_of(told)
+
+
+def _beside(chosen: Namespace, seen: Seen, command: str, problem: str) -> int:
+    """Say what came of running the ranks again beside a single device, where no program can be compared."""
+    assert seen.lifted is not None
+    if chosen.format == "json":
+        print_json(document_beside(seen, problem))
+    else:
+        print_lines(page_beside(seen, problem, width(), command))
+    return {CONFORMS: DONE, DIFFERS: FAILED}.get(seen.lifted.verdict, OPEN)
 
 
 def exit_of(told: Conformance) -> int:

@@ -10,6 +10,7 @@ from placealg.arith import parse
 from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.render.proof import COLOURS, assumption, counterexample
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
+from placealg.watch.seen import Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, HYPOTHESES, UNSEEN, Conformance
 from placealg.watch.weights import number, outline
 from placealg.watch.wires import sent
@@ -41,6 +42,31 @@ def page(told: Conformance, width: int, says: Mapping[str, str], command: str = 
     if told.comparison.unseen:
         lines += [(), *_unseen(told, width)]
     return [*lines, (), *indent(_conditions(told, width - 2, says))]
+
+
+def page_beside(seen: Seen, problem: str, width: int, command: str = "the run") -> list[Line]:
+    """The page where no program could be compared, and the ranks were run again beside a single device."""
+    found = seen.lifted
+    assert found is not None
+    mesh = ", ".join(f"{a} = {n}" for a, n in seen.mesh.items())
+    head = line(bold(f"{command} at {mesh} BESIDE A SINGLE DEVICE"), "  ", Span(found.verdict, COLOUR[found.verdict]))
+    return [head, *indent(_lifted(seen, width - 2)), (),
+            *indent(prose(f"no program was compared: {problem.partition(' (nor ')[0]}; --model and --name say of which "
+                          "model it is, and a strategy what else is asked", width - 2, "dim"))]
+
+
+def document_beside(seen: Seen, problem: str) -> dict[str, Any]:
+    """The same as JSON."""
+    return {"version": 3, "verdict": seen.lifted.verdict if seen.lifted else UNSEEN, "mesh": dict(seen.mesh),
+            "ranks": [r.rank for r in seen.ranks], "torch": seen.torch, "single_device": _beside(seen),
+            "no_program": problem}
+
+
+def _beside(seen: Seen) -> dict[str, Any] | None:
+    found = seen.lifted
+    return None if found is None else {
+        "verdict": found.verdict, "beside": found.beside, "elements": found.elements,
+        "differs": list(found.differs), "unseen": list(found.unseen)}
 
 
 def _proof(told: Conformance, width: int) -> list[Line]:
@@ -83,6 +109,7 @@ def _run(told: Conformance, width: int) -> list[Line]:
                                "; ".join(outline(told.comparison.measured))]]
     lines = table(rows, "llllll", width, wrap={5: 12})
     lines += _measured(told, width)
+    lines += _lifted(told.seen, width)
     lines += prose(_sent(told), width, "dim") if seen.ranks and _sent(told) else []
     if tally.apart:
         lines += prose(f"{tally.apart} more collectives reach no parameter, or no other rank: numbers that are "
@@ -115,6 +142,20 @@ def _measured(told: Conformance, width: int) -> list[Line]:
     if found.good and (told.comparison.differences or told.comparison.unseen):
         lines += prose("the measured weights are those of the single device: what the recorder saw besides changed "
                        "none of them at these sizes, or it read it wrongly", width)
+    return lines
+
+
+def _lifted(seen: Seen, width: int) -> list[Line]:
+    """What came of running all ranks again beside a single device."""
+    found = seen.lifted
+    if found is None:
+        return prose(f"not run again beside a single device: {seen.alone}", width) if seen.alone else []
+    if found.verdict == CONFORMS:
+        return prose(f"run again in exact numbers: all {found.elements} elements of parameters and of what the "
+                     f"optimizer keeps end as on a single device, {found.beside}", width)
+    lines = prose(f"run again in exact numbers beside a single device, {found.beside}:", width)
+    for text in found.differs[:_MOST] if found.verdict == DIFFERS else found.unseen[:_MOST]:
+        lines += indent(prose(text, width - 2, hang=2))
     return lines
 
 
@@ -185,7 +226,9 @@ def _unseen(told: Conformance, width: int) -> list[Line]:
 
 def _conditions(told: Conformance, width: int, says: Mapping[str, str]) -> list[Line]:
     mesh = ", ".join(f"{a} = {n}" for a, n in told.seen.mesh.items())
-    more = {"local_ops": f" (at {mesh} measured)"} if told.comparison.measured.good else {}
+    ran = told.seen.lifted is not None and told.seen.lifted.verdict == CONFORMS
+    more = {"local_ops": f" (at {mesh} {'run again' if ran else 'measured'})"} if (
+        ran or told.comparison.measured.good) else {}
     rows: list[list[Cell]] = [[dim("assuming" if not k else ""), name, HYPOTHESES[name] + more.get(name, "")]
                               for k, name in enumerate(told.hypotheses)]
     rows += [["", h.name, assumption(h, says)] for h in told.report.hypotheses]
@@ -242,6 +285,8 @@ def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
         "gradient_paths": {"matched": tally.paths, "of": tally.of_paths},
         "collectives": {"matched": tally.messages, "of": tally.of_messages - tally.apart, "apart": tally.apart},
         "weights": weights(told),
+        "single_device": _beside(seen),
+        "no_single_device": seen.alone or None,
         "sent": [{"rank": r.rank, "what": what, "type": kind, "bytes": size, "messages": count}
                  for r in seen.ranks for (what, kind), (size, count) in sent(r).items()],
         "same_in_another_form": list(tally.legal.values()), "not_compared": list(tally.not_compared),

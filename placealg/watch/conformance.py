@@ -122,7 +122,11 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
         if comparison.measured.differences:
             return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
                                "recorded: it is inside an op, or the recorder is blind", **said)
-        return Conformance(verdict=UNSEEN if comparison.unseen else CONFORMS, **said)
+        if seen.lifted is not None and seen.lifted.verdict == DIFFERS:
+            return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
+                               "recorded: it is in what ops compute", **said)
+        lost = comparison.unseen or (seen.lifted is not None and seen.lifted.verdict == UNSEEN)
+        return Conformance(verdict=UNSEEN if lost else CONFORMS, **said)
     tables = _tables(comparison.differences)
     if tables:
         meant = overlay(meant, tables)

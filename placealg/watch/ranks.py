@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +24,9 @@ from placealg.watch.seen import Seen, joined
 
 ENDED = 77
 """The exit code of a rank that has written what it saw."""
+
+ALONE = "alone.trace"
+"""The file of what the single device did."""
 
 
 _ERROR = re.compile(r"placealg: |[\w.]*(Error|Exception|Interrupt|Exit)\b")
@@ -35,23 +40,55 @@ def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit
     """Run a script on every rank of a mesh, and join what its ranks recorded of one training step."""
     if not Path(script).is_file():
         raise InputError(f"there is no script '{script}'")
-    world, port = prod(mesh.values()), _free_port()
+    world = prod(mesh.values())
     sizes = ",".join(f"{a}={n}" for a, n in mesh.items())
     with TemporaryDirectory(prefix="placealg-") as folder:
         processes: list[subprocess.Popen[bytes]] = []
         with _ended(processes):
+            port = _free_port()
             for rank in range(world):
-                said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
-                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-                env = {**os.environ, **{k: str(v) for k, v in said.items()}}
-                env.setdefault("GLOO_SOCKET_IFNAME", "lo")
-                command = [sys.executable, "-m", "placealg.watch.recorder.launch", folder, sizes, script,
-                           *arguments]
-                log = (Path(folder) / f"{rank}.log").open("wb")
-                processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True))
-                log.close()
+                processes.append(_started(Path(folder), sizes, rank, world, port, script, arguments))
             _wait(processes, Path(folder), limit)
-            return joined([Seen.read((Path(folder) / f"{k}.json").read_text()) for k in range(world)])
+            seen = joined([Seen.read((Path(folder) / f"{k}.json").read_text()) for k in range(world)])
+            return _lifted(seen, Path(folder), script, arguments, limit)
+
+
+def _started(folder: Path, sizes: str, rank: int, world: int, port: int, script: str, arguments: Sequence[str]
+             ) -> subprocess.Popen[bytes]:
+    """A rank's process, with what torchrun sets."""
+    said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
+    env = {**os.environ, **{k: str(v) for k, v in said.items()}}
+    env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    command = [sys.executable, "-m", "placealg.watch.recorder.launch", str(folder), sizes, script, *arguments]
+    with (folder / ("alone.log" if sizes == "--alone" else f"{rank}.log")).open("wb") as log:
+        return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+
+
+def _lifted(seen: Seen, folder: Path, script: str, arguments: Sequence[str], limit: float) -> Seen:
+    """The same with what comes of running all ranks again beside the script at a world of one."""
+    if seen.world == 1:
+        return replace(seen, alone="one device is no other one")
+    lost = next(iter(folder.glob("*.lost")), None)
+    if lost is not None:
+        return replace(seen, alone=f"the ranks' ops were not kept: {lost.read_text()}")
+    processes: list[subprocess.Popen[bytes]] = []
+    with _ended(processes):
+        processes.append(_started(folder, "--alone", 0, 1, _free_port(), script, arguments))
+        try:
+            _wait(processes, folder, limit, "alone")
+        except RunError as error:
+            return replace(seen, alone=f"the script does not run at a world of one: {error}")
+    lost = next(iter(folder.glob("*.lost")), None)
+    if lost is not None:
+        return replace(seen, alone=f"the single device's ops were not kept: {lost.read_text()}")
+    from placealg.watch.lift.told import lifted
+
+    traces = [pickle.loads((folder / f"{k}.trace").read_bytes()) for k in range(seen.world)]
+    own = pickle.loads((folder / ALONE).read_bytes())
+    given = all((folder / f"{k}.batches").is_file() for k in range(seen.world))
+    beside = "the script at a world of one" + (", which reads what the ranks read" if given else "")
+    return lifted(seen, traces, own, beside, given)
 
 
 @contextmanager
@@ -73,7 +110,7 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: float) -> None:
+def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: float, name: str = "") -> None:
     """Wait for all ranks; report the first that raised, not those that its failure aborted."""
     deadline, aborted = time.monotonic() + limit, False
     while True:
@@ -83,12 +120,13 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: flo
             aborted, deadline = True, min(deadline, time.monotonic() + 5)
         if wrong and (not min(wrong)[0] or None not in codes or time.monotonic() > deadline):
             _, rank, code = min(wrong)
-            raise RunError(f"rank {rank}: {_last(folder / f'{rank}.log', code)}")
+            told = _last(folder / f"{name or rank}.log", code)
+            raise RunError(told if name else f"rank {rank}: {told}")
         if all(code == ENDED for code in codes):
             return
         if time.monotonic() > deadline:
             late = ", ".join(str(k) for k, code in enumerate(codes) if code is None)
-            raise RunError(f"no step was recorded within {limit:g} s by rank {late}")
+            raise RunError(f"no step was recorded within {limit:g} s" + ("" if name else f" by rank {late}"))
         time.sleep(0.05)
 
 

@@ -222,11 +222,27 @@ class RankSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Lifted:
+    """What came of running the step again, in exact numbers, on all ranks beside a single device.
+
+    `beside` says how the single device came about. `differs` are sentences on what is not the single device's,
+    `unseen` on what could not be followed; `elements` of parameters and of what optimizers keep were compared.
+    """
+
+    verdict: str
+    beside: str
+    differs: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    elements: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """One recorded step: the mesh, and what each rank that was recorded did.
 
     `backend` is the process group's; on `fake` no number was sent, so values say nothing. `shims` are changes to the
-    code that were made so that it runs, as the user names them.
+    code that were made so that it runs, as the user names them. `lifted` is what running it again beside a single
+    device showed; None if there was none, and then `alone` says why.
     """
 
     mesh: Mapping[str, int]
@@ -236,6 +252,8 @@ class Seen:
     optimizer: str = ""
     dtype: str = ""
     shims: tuple[str, ...] = ()
+    lifted: Lifted | None = None
+    alone: str = ""
 
     @property
     def world(self) -> int:
@@ -293,7 +311,10 @@ def _seen(said: Mapping[str, Any]) -> Seen:
         "totals": {int(k): tuple(v) for k, v in r.get("totals", {}).items()}, "inputs": tuple(r.get("inputs", ())),
         "random": tuple(r.get("random", ()))})
         for r in said["ranks"])
-    return Seen(**{**said, "ranks": ranks, "shims": tuple(said.get("shims", ()))})
+    lifted = said.get("lifted")
+    return Seen(**{**said, "ranks": ranks, "shims": tuple(said.get("shims", ())), "lifted": None if lifted is None else
+                   Lifted(**{**lifted, "differs": tuple(lifted.get("differs", ())),
+                             "unseen": tuple(lifted.get("unseen", ()))})})
 
 
 def _probe(said: Mapping[str, Any]) -> Probe:

@@ -68,8 +68,6 @@ class Field:
         """A maximum -> the values of which it is the largest."""
         self.minus_infinity = self.word("minus infinity")
         self.infinity = self.neg(np.array(self.minus_infinity)).item()
-        self.odd: set[float] = set()
-        """Numbers that are no short fraction, met so far: a number that was read from a tensor would be one."""
 
     # ------------------------------------------------------------------ elements
 
@@ -113,8 +111,6 @@ class Field:
                 root = int(self.root(np.array([self.fraction(square)], np.int64))[0])
                 return root if value > 0 else self.prime - root
         text = repr(value) if kind == "float64" else str(np.float32(value))
-        if len(text) > 10:
-            self.odd.add(value)
         return self.fraction(Fraction(Decimal(text)))
 
     def fraction(self, q: Fraction) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from placealg.watch.lift.field import PRIMES, UNKNOWN, Array, Field
+from placealg.watch.lift.field import ENDLESS, PRIMES, UNKNOWN, Array, Field, fraction_of
 from placealg.watch.lift.ranks import Run, run
-from placealg.watch.lift.trace import Held, Trace
+from placealg.watch.lift.trace import Group, Held, Op, Place, Trace
 
 CONFORMS, DIFFERS, UNSEEN = "CONFORMS", "DIFFERS", "UNSEEN"
 
@@ -34,6 +34,8 @@ class Judgement:
     unseen: list[Finding] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     single: Run | None = None
+    starts: Starts | None = None
+    sizes: tuple[int, ...] = ()
     checked: int = 0
 
 
@@ -52,7 +54,9 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) ->
     named = [starts.values(t) for t in ranks]
     runs, stuck = run(ranks, named, numbers, keep)
     (alone,), _ = run([single], [starts.values(single)], numbers, keep)
-    told = Judgement(CONFORMS, runs=runs, single=alone)
+    sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()
+                          if isinstance(v, Group)} - {1}))
+    told = Judgement(CONFORMS, runs=runs, single=alone, starts=starts, sizes=sizes)
     told.differs.extend([*starts.differs, *starts.compare()])
     told.unseen.extend(starts.unseen)
     if stuck:
@@ -62,10 +66,10 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) ->
                            for what, line in one.trace.unseen.items())
     told.differs.extend(masks_differ(runs))
     _compare(told, runs, alone, starts)
-    reads = [Finding(f"a number that is read from a tensor ({line})", rank=r.rank) for r in runs for line in r.read]
-    if told.differs and reads and not any(f.what.startswith("start") for f in told.differs) and starts.odd(ranks):
-        told.unseen.extend(reads)
-        told.differs = []
+    steering = [f for r in runs for f in steered(r, single)]
+    if steering:
+        told.unseen.extend(steering)
+        told.differs = [f for f in told.differs if f.what.startswith(BEGAN)]
     told.verdict = DIFFERS if told.differs else UNSEEN if told.unseen else CONFORMS
     return told
 
@@ -90,7 +94,7 @@ def _compare(told: Judgement, runs: Sequence[Run], alone: Run, starts: Starts) -
             unknown = (got == UNKNOWN) | (wanted == UNKNOWN)
             wrong = (got != wanted) & ~unknown
             if wrong.any():
-                told.differs.append(Finding("ends with other elements", label, one.rank, int(wrong.sum()), got.size))
+                told.differs.append(Finding("ends with other elements than the single device's", label, one.rank, int(wrong.sum()), got.size))
             if unknown.any():
                 told.unseen.append(Finding("could not be followed: " + causes(one, alone), label, one.rank,
                                            int(unknown.sum()), got.size))
@@ -114,6 +118,36 @@ def masks_differ(runs: Sequence[Run]) -> list[Finding]:
                 if drawn.setdefault(x, m) != m:
                     found[line] = found.get(line, 0) + 1
     return [Finding(f"an element is masked in two ways ({line})", count=n) for line, n in found.items()]
+
+
+def steered(one: Run, single: Trace) -> list[Finding]:
+    """Numbers that ops were given after a number was read from a tensor, and that the single device has not.
+
+    Such a number may be made of the one that was read: nothing is known of what it multiplies.
+    """
+    if not one.read:
+        return []
+    own = set(numbers_in(single.ops))
+    first = min(at for at, _ in one.read.values())
+    found = [n for n in numbers_in(one.trace.ops[first:]) if n not in own]
+    if not found:
+        return []
+    line = next(iter(one.read))
+    return [Finding(f"a number that is read from a tensor ({line}) may be in what follows", rank=one.rank)]
+
+
+def numbers_in(ops: Sequence[Op]) -> Iterator[float]:
+    """The numbers that ops were given, but for short fractions."""
+    for op in ops:
+        for value in op.given.values():
+            for number in value if isinstance(value, tuple) and not isinstance(value, Place) else (value,):
+                if isinstance(number, float) and abs(number) < ENDLESS and fraction_of(number) is None and (
+                        len(repr(number)) > SHORT):
+                    yield number
+
+
+SHORT = 10
+"""How many characters a number has at most that somebody has written."""
 
 
 class Starts:
@@ -157,7 +191,7 @@ class Starts:
             made = self.field.leaf(label, where)
             off = self.apart(label, held, where)
             if off.any() and trace is not self.single:
-                self.differs.append(Finding("starts with other numbers than on another rank", label, trace.rank,
+                self.differs.append(Finding(f"{BEGAN} another rank", label, trace.rank,
                                             int(off.sum()), off.size))
                 made = np.where(off, self.field.leaf(f"{label} on rank {trace.rank}", where), made)
             found[own] = made.reshape(held.place.shape)
@@ -185,7 +219,7 @@ class Starts:
         if 2 * sum(n for n, _ in weights) > sum(size for _, size in weights):
             self.alike = False
             return []
-        return [Finding("starts with other numbers than the single device", k, count=n, of=size)
+        return [Finding(f"{BEGAN} the single device", k, count=n, of=size)
                 for k, (n, size) in off.items() if n > size // 2 or (n and k in self.parameters)]
 
     def label(self, name: str) -> str:
@@ -233,13 +267,11 @@ class Starts:
             self.places[key] = held.elements.ravel() if alike else None if "@" in label else located(held, whole)
         return self.places[key]
 
-    def odd(self, ranks: Sequence[Trace]) -> bool:
-        """Whether a number that is no short fraction was met."""
-        return bool(self.field.odd)
-
 
 ALIKE = 1e-4
 """By how much of a tensor's largest number two ranks may start apart."""
+
+BEGAN = "began the step with other numbers than"
 
 TOLERANCE = 1e-3
 """By how much of a tensor's largest number two runs may start apart."""

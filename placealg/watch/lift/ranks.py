@@ -33,7 +33,7 @@ class Run:
     values: list[Value] = field(default_factory=list)
     unseen: dict[str, str] = field(default_factory=dict)
     pending: dict[int, int] = field(default_factory=dict)
-    read: dict[str, str] = field(default_factory=dict)
+    read: dict[str, tuple[int, str]] = field(default_factory=dict)
     gradients: dict[str, Array | None] = field(default_factory=dict)
 
     @property
@@ -85,7 +85,8 @@ class World:
     def step(self, one: Run) -> bool:
         """Run the next op of a rank; False if it waits for others."""
         op = one.trace.ops[one.at]
-        if any(p.store in one.pending for p in (*op.read, *op.written)):
+        due = (g for before, g, _ in one.trace.gradients.values() if g is not None and before == one.at)
+        if one.pending and any(p.store in one.pending for p in (*op.read, *op.written, *due)):
             return False
         self.read_gradients(one, one.at)
         self.apply(one, op)
@@ -169,7 +170,7 @@ class World:
         if place.floating and isinstance(op.number, float):
             value = int(one.memory.get(place).ravel()[0])
             if value != self.field.number(op.number, place.dtype):
-                one.read.setdefault(op.line or op.name, op.name)
+                one.read.setdefault(op.line or op.name, (one.at, op.name))
 
     def communicate(self, one: Run, op: Op) -> None:
         """Begin a collective, or a message; the last rank that comes ends it."""

@@ -1,0 +1,35 @@
+"""What came of running a recorded step again beside a single device, as a recording keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from placealg.watch.lift.explain import summary
+from placealg.watch.lift.field import PRIMES
+from placealg.watch.lift.judge import DIFFERS, Finding, judge
+from placealg.watch.lift.tokens import same_tokens
+from placealg.watch.lift.trace import Trace
+from placealg.watch.seen import Lifted, Seen
+
+
+def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool = True) -> Seen:
+    """A recording with what comes of its ranks beside a single device; unless that was `given` the ranks' tokens, it
+    must have read the same.
+    """
+    if not given and not same_tokens(ranks, single):
+        return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
+    told = judge(ranks, single)
+    again = judge(ranks, single, PRIMES[:1], keep=True) if told.verdict == DIFFERS else None
+    return replace(seen, lifted=Lifted(told.verdict, beside, tuple(summary(told, again)) if told.differs else (),
+                                       tuple(_said(told.unseen)), told.checked))
+
+
+def _said(findings: Sequence[Finding]) -> list[str]:
+    """What could not be followed, each once, with how many tensors it is of."""
+    every: dict[str, dict[str, None]] = {}
+    for finding in findings:
+        every.setdefault(finding.what, {}).setdefault(finding.label, None)
+    return [what if not any(labels) else f"{next(n for n in labels if n)}"
+            f"{f' and {len(labels) - 1} more tensors' if len(labels) > 1 else ''}: {what}"
+            for what, labels in every.items()]

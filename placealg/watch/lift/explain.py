@@ -65,7 +65,7 @@ def first_foreign(told: Judgement, phases: Sequence[str] = ("forward", "backward
                                       *(starts.start(k, h) for k, h in single.trace.named.items())]))
     by = [np.array(field.fraction(q)) for q in (Fraction(1), *sorted(
         coefficients(told.sizes), key=lambda q: (q < 0, q.numerator + q.denominator)))]
-    shapes = {h.place.count for r in told.runs for h in r.trace.named.values()}
+    shapes = {h.place.size for r in told.runs for h in r.trace.named.values()}
     groups = {tuple(q for q in group) for r in told.runs for group in groups_of(r.trace)}
     for phase in phases:
         for one in told.runs:
@@ -80,8 +80,13 @@ def first_foreign(told: Judgement, phases: Sequence[str] = ("forward", "backward
 
 
 def explained(x: Array, known: Array, by: Sequence[Array], field: Field) -> bool:
-    """Whether all elements, times one number, are known."""
-    return any(bool(np.isin(field.mul(x, number), known).all()) for number in by)
+    """Whether all elements, times one number, are among those known, which are in order."""
+    def among(z: Array) -> bool:
+        return bool((known[np.minimum(np.searchsorted(known, z), known.size - 1)] == z).all())
+
+    flat = x.ravel()
+    few = flat[:: max(flat.size // 8, 1)]
+    return any(among(field.mul(few, number)) and among(field.mul(flat, number)) for number in by)
 
 
 def sums(runs: Sequence[Run], one: Run, k: int, groups: set[tuple[int, ...]], field: Field) -> Iterator[Array]:

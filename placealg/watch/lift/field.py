@@ -55,6 +55,9 @@ def plain(x: Array) -> Array:
 class Field:
     """Arithmetic modulo one prime on arrays of int64, in which -1 is UNKNOWN."""
 
+    kind: Any = np.int64
+    """The type of its arrays."""
+
     def __init__(self, prime: int):
         self.prime = prime
         self.numbers: dict[tuple[float, str], int] = {}
@@ -87,6 +90,14 @@ class Field:
         """The unknowns of a named tensor: each element by its place in the whole."""
         return self.mix(np.asarray(elements, np.int64), crc32(name.encode()))
 
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Zeros in a shape."""
+        return np.zeros(shape, self.kind)
+
+    def over(self, count: int) -> Array:
+        """1 / count."""
+        return np.array(pow(count, -1, self.prime))
+
     def number(self, value: Any, kind: str = "float64") -> int:
         """A number: its fraction, where it is a short one or the root of one; else a constant of its own."""
         if isinstance(value, bool | int | np.integer | np.bool_):
@@ -107,7 +118,8 @@ class Field:
             return self.fraction(near)
         if kind == "float64" and abs(value) < 1e4:
             square = Fraction(Decimal(repr(round(value * value, 15))))
-            if square and len(repr(float(square))) < 12 and abs(float(square) - value * value) <= max(1e-15 * value * value, 1.2e-16):
+            away = abs(float(square) - value * value)
+            if square and len(repr(float(square))) < 12 and away <= max(1e-15 * value * value, 1.2e-16):
                 root = int(self.root(np.array([self.fraction(square)], np.int64))[0])
                 return root if value > 0 else self.prime - root
         text = repr(value) if kind == "float64" else str(np.float32(value))
@@ -217,6 +229,16 @@ class Field:
             made = np.where((a < 0).any(axis=axes, keepdims=keep), UNKNOWN, made)
         return self._remember_sum(x, axes, keep, made)
 
+    def added(self, x: Array, places: Array, values: Array) -> Array:
+        """`values` added to the elements of `x` at flat places, of which some may be the same."""
+        flat, values = plain(x).ravel(), plain(values)
+        made = np.array(self.known(flat))
+        np.add.at(made, places, self.known(values))
+        made %= self.prime
+        made[flat < 0] = UNKNOWN
+        made[places[values < 0]] = UNKNOWN
+        return made.reshape(x.shape)
+
     def product(self, a: Array, b: Array) -> Array:
         """The product of matrices, over leading dims."""
         a, b = plain(a), plain(b)
@@ -227,7 +249,7 @@ class Field:
             part = left[..., first:first + CHUNK]
             top = np.matmul(part, high[..., first:first + CHUNK, :]) % self.prime
             made = (made + (top << 16) % self.prime + np.matmul(part, low[..., first:first + CHUNK, :])) % self.prime
-        bad_a, bad_b = (a < 0).any(-1), (b < 0).any(-2)
+        bad_a, bad_b = np.asarray((a < 0).any(-1)), np.asarray((b < 0).any(-2))
         if bad_a.any() or bad_b.any():
             made = np.where(bad_a[..., :, None] | bad_b[..., None, :], UNKNOWN, made)
         return made
@@ -261,7 +283,7 @@ class Field:
         return made
 
     def exp(self, x: Array) -> Array:
-        """exp(x), with exp(x - m) = exp(x) / exp(m) where m is a maximum, exp(log s) = s, and exp(-infinity) = 0."""
+        """The exponential: of x - m, where m is a maximum, it is that of x over that of m."""
         made = self.oracle("exp", x)
         made = np.array(np.where(plain(x) == self.minus_infinity, 0, np.where(plain(x) == 0, 1, made)))
         if isinstance(x, Told) and self._each_known(plain(x), made, self.exp_of, self._exp_again):
@@ -272,13 +294,13 @@ class Field:
         return self.shifted(a, m) if m else a
 
     def shifted(self, a: int, m: int) -> int:
-        """a exp(m), where m is a sum of maxima; it is remembered as that."""
+        """The product a exp(m), where m is a sum of maxima; it is remembered as that."""
         value = a * int(self.oracle("exp of a shift", np.array([m], np.int64))[0]) % self.prime
         self.shift_of[value] = a, m
         return value
 
     def log(self, x: Array) -> Array:
-        """The logarithm: exp of it is x again, and that of a exp(m) is log(a) + m."""
+        """The logarithm, whose exponential is remembered; of a product with an exponential it is a sum."""
         known, x = isinstance(x, Told), plain(x)
         made = np.array(np.where(x == 1, 0, self.oracle("log", x)))
         if known:
@@ -440,7 +462,8 @@ def fraction_of(value: float, kind: str = "float64") -> Fraction | None:
     """The short fraction that a number stands for, as far as its type tells; None if it is none."""
     near = Fraction(value).limit_denominator(8192) if abs(value) < 1e9 else Fraction(value)
     if kind == "float64":
-        return near if abs(float(near) - value) <= max(1e-15 * abs(value), 2.3e-16) and bool(near) == bool(value) else None
+        close = abs(float(near) - value) <= max(1e-15 * abs(value), 2.3e-16)
+        return near if close and bool(near) == bool(value) else None
     exact = np.float32 if kind != "float16" else np.float16
     return near if exact(float(near)) == exact(value) and bool(near) == bool(value) else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -94,7 +95,8 @@ def _compare(told: Judgement, runs: Sequence[Run], alone: Run, starts: Starts) -
             unknown = (got == UNKNOWN) | (wanted == UNKNOWN)
             wrong = (got != wanted) & ~unknown
             if wrong.any():
-                told.differs.append(Finding("ends with other elements than the single device's", label, one.rank, int(wrong.sum()), got.size))
+                told.differs.append(Finding("ends with other elements than the single device's", label, one.rank,
+                                            int(wrong.sum()), got.size))
             if unknown.any():
                 told.unseen.append(Finding("could not be followed: " + causes(one, alone), label, one.rank,
                                            int(unknown.sum()), got.size))
@@ -304,7 +306,7 @@ def located(held: Held, whole: Held) -> Array | None:
     return None if chosen is None else np.asarray(np.take(places, chosen, axis=dims[0]).ravel())
 
 
-def _block(rows: Array, parts: Array, limit: float) -> Array | None:
+def _block(rows: Any, parts: Any, limit: float) -> Array | None:
     """The rows of the block that is nearest, if it is one block that is."""
     count = len(rows) // len(parts)
     if count * len(parts) != len(rows):
@@ -317,7 +319,7 @@ def _block(rows: Array, parts: Array, limit: float) -> Array | None:
     return np.arange(at, at + len(parts))
 
 
-def _rows(rows: Array, parts: Array, limit: float) -> Array | None:
+def _rows(rows: Any, parts: Any, limit: float) -> Array | None:
     """For each row the one that is nearest, if it is one that is and no row is taken twice."""
     chosen = []
     for part in parts:

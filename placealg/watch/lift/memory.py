@@ -39,12 +39,12 @@ class Memory:
 
     def _store(self, place: Place) -> Array:
         need = place.offset + 1 + sum((n - 1) * s for n, s in zip(place.shape, place.stride, strict=True)
-                                      ) if place.count else place.offset
+                                      ) if place.size else place.offset
         item, held = self.stores.get(place.store) or self._leaf(place)
         if item != place.item:
             held, item = _regrained(held, item, place.item), place.item
         if held.size < need:
-            held = np.concatenate([held, np.full(need - held.size, UNKNOWN, np.int64)])
+            held = np.concatenate([held, np.full(need - held.size, UNKNOWN, self.field.kind)])
         self.stores[place.store] = item, held
         return held
 
@@ -52,7 +52,7 @@ class Memory:
         """A storage that no op has written: the numbers that it held, if it was there before the step."""
         found = self.leaves.get(place.store)
         if found is None or (place.store in self.named and found[1].size > MANY):
-            return place.item, np.zeros(0, np.int64)
+            return place.item, self.field.zeros((0,))
         kind = "float64" if found[1].dtype == np.float64 else "float32"
         return found[0], self.field.numbers_of(found[1], kind)
 
@@ -99,7 +99,7 @@ def _regrained(held: Array, item: int, new: int) -> Array:
     """A storage by elements of another size: an element stands at the first of its parts, whatever they are."""
     if new < item:
         parts = item // new
-        made = np.zeros(held.size * parts, np.int64)
+        made = np.zeros(held.size * parts, held.dtype)
         made[::parts] = held
         return made
     parts = new // item

@@ -92,7 +92,7 @@ def _operator(op: Op, field: Field) -> Callable[[Sequence[Array]], Array]:
             else:
                 return np.full(made.shape, UNKNOWN, np.int64)
         if word in ("avg", "mean"):
-            made = field.mul(made, np.array(pow(len(parts), -1, field.prime)))
+            made = field.mul(made, field.over(len(parts)))
         return made
 
     return combine

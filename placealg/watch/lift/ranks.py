@@ -114,7 +114,8 @@ class World:
         if not written:
             return
         if not any(p.floating or p.dtype == "uint8" for p in written):
-            if (op.drawn and op.name not in COUNTED) or any(p.store in one.memory.chancy or p.store in one.memory.random for p in op.read):
+            chance = one.memory.chancy | set(one.memory.random)
+            if (op.drawn and op.name not in COUNTED) or any(p.store in chance for p in op.read):
                 one.memory.chancy.update(p.store for p in written)
             return
         values = self.compute(one, op, written)
@@ -149,7 +150,7 @@ class World:
                 every = iter(values)
                 values = [next(every) if p.floating else np.zeros(p.shape, np.int64) for p in written]
             if values is not None:
-                shaped = [np.broadcast_to(v, p.shape) if v.size != p.count else v.reshape(p.shape)
+                shaped = [np.broadcast_to(v, p.shape) if v.size != p.size else v.reshape(p.shape)
                           for v, p in zip(values, written, strict=True)]
                 return [told(v) for v in shaped] if known else shaped
         except Chance:
@@ -222,7 +223,7 @@ class World:
     def arrive(self, one: Run, message: Message, values: Sequence[Array], at: int, knows: bool) -> None:
         """Put what comes out of a collective where it goes; `knows` if something is known of it by value."""
         for place, value in zip(message.outs, values, strict=False):
-            shaped = value.reshape(place.shape) if value.size == place.count else np.full(place.shape, UNKNOWN)
+            shaped = value.reshape(place.shape) if value.size == place.size else np.full(place.shape, UNKNOWN)
             one.memory.put(place, told(shaped) if knows else shaped)
             if self.keep and place.floating:
                 one.values.append(Value(at, np.array(one.memory.get(place))))

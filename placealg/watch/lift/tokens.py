@@ -27,7 +27,7 @@ def rows_of(trace: Trace) -> set[tuple[int, ...]]:
 
 
 def same_tokens(ranks: Sequence[Trace], single: Trace) -> bool:
-    """Whether ranks together read what a single device reads: the same rows, or their tokens in other rows, as often."""
+    """Whether ranks together read what a single device reads: the same rows, or the same tokens as often."""
     together, alone = set().union(*map(rows_of, ranks)), rows_of(single)
     if together == alone:
         return True

@@ -35,7 +35,7 @@ class Place(NamedTuple):
         return self.dtype.startswith(("float", "bfloat"))
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many elements it has."""
         return int(np.prod(self.shape, dtype=np.int64))
 

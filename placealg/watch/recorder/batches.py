@@ -61,7 +61,8 @@ def _joined(parts: list[Any], key: str) -> Any:
         return torch.cat(_as_long(parts, IGNORED if "label" in key else 0)) if first.dim() else first
     if isinstance(first, Mapping):
         made = {k: _joined([p[k] for p in parts], str(k)) for k in first}
-        return type(first)(made) if type(first) is not dict else made
+        kind: Any = type(first)
+        return kind(made)
     if isinstance(first, list | tuple):
         if any(isinstance(v, Tensor | Mapping) for v in first):
             every = [_joined(list(each), key) for each in zip(*parts, strict=True)]

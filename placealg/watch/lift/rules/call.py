@@ -62,7 +62,7 @@ class Call:
             return self.memory.get(value)
         if isinstance(value, Word | Group) or value is None:
             raise TypeError("no number")
-        return np.array(self.field.number(value), np.int64)
+        return np.array(self.field.number(value), self.field.kind)
 
     def arrays(self, name: str) -> list[Array]:
         """A list of tensors or numbers."""
@@ -108,7 +108,7 @@ class Call:
 
     def unknown(self) -> list[Array]:
         """Nothing known of what is written."""
-        return [np.full(shape, UNKNOWN, np.int64) for shape in self.shapes()]
+        return [np.full(shape, UNKNOWN, self.field.kind) for shape in self.shapes()]
 
 
 def axis(dim: int, ndim: int) -> int:

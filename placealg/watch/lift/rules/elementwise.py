@@ -71,7 +71,7 @@ def _complex_product(c: Call) -> Values:
     return [np.stack([c.f.add(c.f.mul(a, u), c.f.neg(c.f.mul(b, v))), c.f.add(c.f.mul(a, v), c.f.mul(b, u))], -1)]
 
 
-@rule("div", "true_divide")
+@rule("div")
 def _div(c: Call) -> Values:
     if c.raw("rounding_mode") is not None:
         return None
@@ -96,11 +96,6 @@ def _sqrt(c: Call) -> Values:
 @rule("rsqrt")
 def _rsqrt(c: Call) -> Values:
     return [c.f.reciprocal(c.f.root(c.array("self")))]
-
-
-@rule("square")
-def _square(c: Call) -> Values:
-    return [c.f.square(c.array("self"))]
 
 
 @rule("exp")
@@ -168,7 +163,7 @@ def _silu_backward(c: Call) -> Values:
 def _log_sigmoid(c: Call) -> Values:
     x = c.array("self")
     made = c.f.log(sigmoid(c, x))
-    return [made, *(np.zeros(p.shape, np.int64) for p in c.outs[1:])]
+    return [made, *(c.f.exp(c.f.minus(c.f.oracle("abs", x))) for p in c.outs[1:] if p.size)]
 
 
 @rule("log_sigmoid_backward")
@@ -204,16 +199,15 @@ def _threshold_backward(c: Call) -> Values:
     return [c.f.mul(c.array("grad_output"), c.f.oracle("above", c.array("self"), c.array("threshold")))]
 
 
-@rule("abs", "cos", "sin", "erf", "relu", "sgn", "sign", "expm1", "nan_to_num", "floor", "ceil", "round", "tan",
-      "softplus", "leaky_relu", "elu", "hardtanh", "hardswish", "mish", "relu6", "trunc", "frac")
+@rule("abs", "cos", "sin", "erf", "relu", "sgn", "sign", "expm1", "floor", "ceil", "round", "tan", "trunc", "frac")
 def _function(c: Call) -> Values:
-    """A function of each element, and of the numbers that it was given."""
-    name = c.op.name.split("::")[1].rstrip("_")
-    said = [f"{k} {v}" for k, v in c.given.items() if k not in ("self", "out") and v is not None]
-    return [c.f.oracle(" ".join((name, *said)), c.array("self"))]
+    """A function of each element."""
+    if c.raw("decimals", 0):
+        return None
+    return [c.f.oracle(c.op.name.split("::")[1].rstrip("_"), c.array("self"))]
 
 
-@rule("clamp", "clip", "clamp_max", "clamp_min")
+@rule("clamp", "clamp_max", "clamp_min")
 def _clamp(c: Call) -> Values:
     made = c.array("self")
     for which in ("min", "max"):
@@ -222,12 +216,12 @@ def _clamp(c: Call) -> Values:
     return [made]
 
 
-@rule("maximum", "fmax")
+@rule("maximum")
 def _maximum(c: Call) -> Values:
     return [c.f.larger(c.array("self"), c.array("other"))]
 
 
-@rule("minimum", "fmin")
+@rule("minimum")
 def _minimum(c: Call) -> Values:
     return [c.f.minus(c.f.larger(c.f.minus(c.array("self")), c.f.minus(c.array("other"))))]
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from placealg.watch.lift.field import UNKNOWN, Array
-from placealg.watch.lift.rules.call import Call, Values, axes, axis, rule
+from placealg.watch.lift.field import Array
+from placealg.watch.lift.rules.call import Call, Values, axis, rule
 from placealg.watch.lift.trace import Place
 
 
-@rule("copy", "clone", "_to_copy", "contiguous", "lift_fresh_copy", "view_copy", "_reshape_copy", "expand_copy",
-      "transpose_copy", "_unsafe_view", "resolve_conj", "_copy_from", "lift_fresh", "fsdp::copy", "_reshape_alias",
-      "view_as_real", "view_as_complex", "reshape", "alias_copy", "detach_copy", "permute_copy", "slice_copy")
+@rule("copy", "clone", "_to_copy", "fsdp::copy")
 def _copy(c: Call) -> Values:
     source = c.raw("src", c.raw("self"))
     found = c.of(source)
@@ -21,7 +21,7 @@ def _copy(c: Call) -> Values:
     return [found.reshape(shape) if found.size == int(np.prod(shape)) else np.broadcast_to(found, shape)]
 
 
-@rule("cat", "concat")
+@rule("cat")
 def _cat(c: Call) -> Values:
     parts = c.arrays("tensors")
     parts = [p for p in parts if not (p.ndim == 1 and not p.size)] or parts[:1]
@@ -33,14 +33,14 @@ def _stack(c: Call) -> Values:
     return [np.stack(c.arrays("tensors"), axis=c.raw("dim", 0))]
 
 
-@rule("zeros", "zeros_like", "new_zeros", "zero", "zeros_copy")
+@rule("zeros", "zeros_like", "new_zeros", "zero")
 def _zeros(c: Call) -> Values:
-    return [np.zeros(p.shape, np.int64) for p in c.outs]
+    return [c.f.zeros(p.shape) for p in c.outs]
 
 
 @rule("ones", "ones_like", "new_ones")
 def _ones(c: Call) -> Values:
-    return [np.ones(p.shape, np.int64) for p in c.outs]
+    return [np.ones(p.shape, c.f.kind) for p in c.outs]
 
 
 @rule("full", "full_like", "fill", "scalar_tensor", "new_full")
@@ -61,7 +61,7 @@ def _counted(c: Call) -> Values:
 
 @rule("eye")
 def _eye(c: Call) -> Values:
-    return [np.eye(*c.outs[0].shape, dtype=np.int64)]
+    return [np.eye(*c.outs[0].shape, dtype=c.f.kind)]
 
 
 @rule("flip")
@@ -92,7 +92,7 @@ def _triangle(c: Call) -> Values:
     return [np.where(mask, x, 0)]
 
 
-@rule("constant_pad_nd", "pad")
+@rule("constant_pad_nd")
 def _pad(c: Call) -> Values:
     x, widths = c.array("self"), list(c.raw("pad"))
     every = [(0, 0)] * x.ndim
@@ -105,7 +105,7 @@ def _pad(c: Call) -> Values:
 
 @rule("slice_backward")
 def _slice_backward(c: Call) -> Values:
-    made = np.zeros(tuple(c.raw("input_sizes")), np.int64)
+    made = c.f.zeros(tuple(c.raw("input_sizes")))
     made[_sliced(c, made.ndim)] = c.array("grad_output")
     return [made]
 
@@ -125,7 +125,7 @@ def _sliced(c: Call, ndim: int) -> tuple[slice, ...]:
 
 @rule("select_backward")
 def _select_backward(c: Call) -> Values:
-    made = np.zeros(tuple(c.raw("input_sizes")), np.int64)
+    made = c.f.zeros(tuple(c.raw("input_sizes")))
     np.moveaxis(made, axis(c.raw("dim"), made.ndim), 0)[c.raw("index")] = c.array("grad_output")
     return [made]
 
@@ -163,7 +163,7 @@ def _chunk_cat(c: Call) -> Values:
         for x in parts:
             each = -(-x.shape[0] // count)
             chunk = x[k * each:(k + 1) * each].ravel()
-            rows.append(np.concatenate([chunk, np.zeros(each * int(np.prod(x.shape[1:])) - chunk.size, np.int64)]))
+            rows.append(np.concatenate([chunk, c.f.zeros((each * int(np.prod(x.shape[1:])) - chunk.size,))]))
     return [np.concatenate(rows).reshape(out.shape)]
 
 
@@ -171,7 +171,7 @@ def _chunk_cat(c: Call) -> Values:
 def _copy_in(c: Call) -> Values:
     """All inputs behind each other into this rank's share of the gather's output, which is returned beside it."""
     flat = np.concatenate([x.ravel() for x in c.arrays("all_gather_inputs")])
-    share = next(p for p in c.made() if p.count == flat.size or p.count * p.item == flat.size)
+    share = next(p for p in c.made() if p.size == flat.size or p.size * p.item == flat.size)
     c.memory.view(share)[...] = flat.reshape(share.shape)
     return [c.memory.view(p).copy() for p in c.outs]
 
@@ -188,7 +188,7 @@ def _embedding(c: Call) -> Values:
 def _embedding_backward(c: Call) -> Values:
     g, rows = c.array("grad_output"), c.ints("indices")
     g = c.memory.told_apart(c.op, g)
-    made = np.zeros((c.raw("num_weights"), g.shape[-1]), np.int64)
+    made = c.f.zeros((c.raw("num_weights"), g.shape[-1]))
     padding = c.raw("padding_idx", -1)
     for row, part in zip(rows.ravel().tolist(), g.reshape(-1, g.shape[-1]), strict=True):
         if row != padding:
@@ -207,15 +207,15 @@ def _index(c: Call) -> Values:
     return [c.array("self")[_indices(c)]]
 
 
-def _indices(c: Call) -> tuple[object, ...]:
+def _indices(c: Call) -> tuple[Any, ...]:
     """The index of an array that a list of tensors and None says; None before tensors keeps a dim."""
-    found: list[object] = []
+    found: list[Any] = []
     for place in c.raw("indices"):
         found.append(slice(None) if place is None else c.held(place))
     return tuple(found)
 
 
-@rule("index_put", "_index_put_impl", "_unsafe_index_put")
+@rule("index_put", "_index_put_impl")
 def _index_put(c: Call) -> Values:
     x, values, where = c.array("self"), c.array("values"), _indices(c)
     if not c.raw("accumulate", False):
@@ -224,21 +224,10 @@ def _index_put(c: Call) -> Values:
     return [_added(c, x, where, np.broadcast_to(values, x[where].shape))]
 
 
-def _added(c: Call, x: Array, where: tuple[object, ...], values: Array) -> Array:
+def _added(c: Call, x: Array, where: tuple[Any, ...], values: Array) -> Array:
     """Values added where indices say, an element as often as it is named."""
     places = np.arange(x.size).reshape(x.shape)[where].ravel()
-    return summed_into(c, x, places, values.ravel())
-
-
-def summed_into(c: Call, x: Array, places: Array, values: Array) -> Array:
-    """`values` added to the elements of `x` at flat places, of which some may be the same."""
-    flat = x.ravel().copy()
-    made = np.where(flat < 0, 0, flat)
-    np.add.at(made, places, np.where(values < 0, 0, values))
-    made %= c.f.prime
-    made[flat < 0] = UNKNOWN
-    made[places[values < 0]] = UNKNOWN
-    return made.reshape(x.shape)
+    return c.f.added(x, places, values.ravel())
 
 
 @rule("gather")
@@ -257,7 +246,7 @@ def _scattered(c: Call, shape: tuple[int, ...]) -> Array:
     dim = axis(c.raw("dim"), len(shape))
     grid = list(np.indices(where.shape))
     grid[dim] = where
-    return np.ravel_multi_index(tuple(grid), shape).ravel()
+    return np.asarray(np.ravel_multi_index(tuple(grid), shape).ravel())
 
 
 @rule("scatter")
@@ -276,7 +265,7 @@ def _scatter(c: Call) -> Values:
 def _scatter_add(c: Call) -> Values:
     x, places = c.array("self"), _scattered(c, c.raw("self").shape)
     cut = tuple(slice(n) for n in c.ints("index").shape)
-    return [summed_into(c, x, places, c.array("src")[cut].ravel())]
+    return [c.f.added(x, places, c.array("src")[cut].ravel())]
 
 
 @rule("index_add", "index_copy")
@@ -290,7 +279,7 @@ def _index_add(c: Call) -> Values:
     return [_added(c, x, where, c.f.mul(values, c.array("alpha", 1)))]
 
 
-@rule("topk", "sort", "max.dim", "min.dim", "kthvalue", "median")
+@rule("topk", "sort")
 def _chosen(c: Call) -> Values:
     """What is chosen by values is where it really stood: the indices were recorded."""
     x = c.array("self")
@@ -299,9 +288,7 @@ def _chosen(c: Call) -> Values:
     where = made[1].held
     if where is None:
         return None
-    cut = tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(where.shape)) if where.ndim == x.ndim else ()
-    if where.ndim != x.ndim:
-        return [np.take_along_axis(x, np.expand_dims(where, dim), dim).squeeze(dim)]
+    cut = tuple(slice(None) if d == dim else slice(n) for d, n in enumerate(where.shape))
     return [np.take_along_axis(x[cut], where, dim)]
 
 
@@ -319,11 +306,6 @@ def _masked_scatter(c: Call) -> Values:
     return [x]
 
 
-@rule("repeat_interleave")
-def _repeat_interleave(c: Call) -> Values:
-    return None
-
-
 @rule("cumsum")
 def _cumsum(c: Call) -> Values:
     x = c.array("self")
@@ -332,11 +314,3 @@ def _cumsum(c: Call) -> Values:
     for k in range(1, made.shape[0]):
         made[k] = c.f.add(made[k], made[k - 1])
     return [np.moveaxis(made, 0, dim)]
-
-
-@rule("diagonal_backward", "unfold_backward")
-def _not_yet(c: Call) -> Values:
-    return None
-
-
-__all__ = ["axes", "summed_into"]

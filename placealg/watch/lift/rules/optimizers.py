@@ -73,4 +73,4 @@ def _unscale(c: Call) -> Values:
 @rule("_amp_update_scale")
 def _update_scale(c: Call) -> Values:
     """What was found finite, as it was recorded: the scale stays as it is until it has been so for long."""
-    return [c.array("self"), *(np.zeros(p.shape, np.int64) for p in c.outs[1:])]
+    return [c.array("self"), *(c.f.zeros(p.shape) for p in c.outs[1:])]

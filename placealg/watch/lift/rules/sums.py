@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from placealg.watch.lift.field import UNKNOWN, Array
+from placealg.watch.lift.field import Array
 from placealg.watch.lift.rules.call import Call, Values, axes, axis, rule
 from placealg.watch.lift.trace import Place
 
@@ -20,7 +20,7 @@ def _sum(c: Call) -> Values:
 def mean(c: Call, x: Array, over: tuple[int, ...], keep: bool = False) -> Array:
     """The mean over some axes."""
     count = int(np.prod([x.shape[k] for k in over], dtype=np.int64))
-    return c.f.mul(c.f.sum(x, over, keep), np.array(pow(count, -1, c.f.prime)))
+    return c.f.mul(c.f.sum(x, over, keep), c.f.over(count))
 
 
 @rule("mean")
@@ -34,9 +34,19 @@ def _largest(c: Call) -> Values:
     x = c.array("self")
     if c.raw("other") is not None:
         return [c.f.larger(x, c.array("other"))]
-    over, keep = axes(c.raw("dim"), x.ndim), bool(c.raw("keepdim", False))
+    over = axes(c.raw("dim"), x.ndim)
     flat = np.moveaxis(x, over, range(-len(over), 0)).reshape(*(n for k, n in enumerate(x.shape) if k not in over), -1)
-    return [c.f.largest(flat, -1).reshape(c.outs[0].shape if keep else c.outs[0].shape)]
+    return [c.f.largest(flat, -1).reshape(c.outs[0].shape)]
+
+
+@rule("min", "amin")
+def _smallest(c: Call) -> Values:
+    if c.raw("other") is not None:
+        return None
+    x = c.f.minus(c.array("self"))
+    over = axes(c.raw("dim"), x.ndim)
+    flat = np.moveaxis(x, over, range(-len(over), 0)).reshape(*(n for k, n in enumerate(x.shape) if k not in over), -1)
+    return [c.f.minus(c.f.largest(flat, -1)).reshape(c.outs[0].shape)]
 
 
 @rule("logsumexp")
@@ -56,7 +66,7 @@ def _var(c: Call) -> Values:
     middle = mean(c, x, over, True)
     away = c.f.add(x, c.f.neg(middle))
     made = c.f.mul(c.f.sum(c.f.mul(away, away), over, bool(c.raw("keepdim", False))),
-                   np.array(pow(int(count - less), -1, c.f.prime)))
+                   c.f.over(int(count - less)))
     if "std" in c.op.name:
         return [c.f.root(made)]
     return [made] if "mean" not in c.op.name else [made, middle.reshape(c.outs[1].shape)]
@@ -92,13 +102,11 @@ def _vector(c: Call) -> Values:
     return [made.reshape(c.outs[0].shape)]
 
 
-@rule("addmm", "baddbmm", "addbmm", "addmv")
+@rule("addmm", "baddbmm", "addmv")
 def _added_product(c: Call) -> Values:
     names = next(n for n in (("mat1", "mat2"), ("batch1", "batch2"), ("mat", "vec")) if c.is_tensor(n[0]))
     one, two = c.array(names[0]), c.array(names[1])
     made = c.f.product(one, two) if two.ndim > 1 else c.f.product(one, two[:, None])[:, 0]
-    if "addbmm" in c.op.name and "baddbmm" not in c.op.name:
-        made = c.f.sum(made, (0,))
     beta, alpha = c.raw("beta", 1), c.raw("alpha", 1)
     if alpha != 1:
         made = c.f.mul(made, c.of(alpha))
@@ -106,13 +114,6 @@ def _added_product(c: Call) -> Values:
         return [made]
     x = c.array("self")
     return [c.f.add(x if beta == 1 else c.f.mul(x, c.of(beta)), made)]
-
-
-@rule("linear")
-def _linear(c: Call) -> Values:
-    x, w = c.array("input"), c.array("weight")
-    made = c.f.product(x.reshape(-1, x.shape[-1]), w.T).reshape(*x.shape[:-1], w.shape[0])
-    return [c.f.add(made, c.array("bias")) if c.is_tensor("bias") else made]
 
 
 # ---------------------------------------------------------------------- norms of layers
@@ -144,32 +145,6 @@ def _layer_norm_backward(c: Call) -> Values:
     return _asked(c, (c.f.mul(turn, back), c.f.sum(c.f.mul(g, unit), lead), c.f.sum(g, lead)))
 
 
-@rule("_fused_rms_norm")
-def _rms_norm(c: Call) -> Values:
-    x, over = c.array("input"), tuple(range(-len(c.raw("normalized_shape")), 0))
-    if c.raw("eps") is None:
-        eps = np.array(c.f.number(float(np.finfo(c.raw("input").dtype if c.raw("input").dtype != "bfloat16"
-                                                 else "float32").eps)))
-    else:
-        eps = c.array("eps")
-    turn = c.f.reciprocal(c.f.root(c.f.add(mean(c, c.f.square(x), over, True), eps)))
-    made = c.f.mul(x, turn)
-    if c.is_tensor("weight"):
-        made = c.f.mul(made, c.array("weight"))
-    return [v.reshape(p.shape) for v, p in zip((made, turn), c.outs, strict=False)]
-
-
-@rule("_fused_rms_norm_backward")
-def _rms_norm_backward(c: Call) -> Values:
-    count = len(c.raw("normalized_shape"))
-    x, g, over = c.array("input"), c.array("grad_out"), tuple(range(-count, 0))
-    turn, lead = c.array("rstd"), tuple(range(x.ndim - count))
-    unit = c.f.mul(x, turn)
-    inner = c.f.mul(g, c.array("weight")) if c.is_tensor("weight") else g
-    back = c.f.add(inner, c.f.neg(c.f.mul(unit, mean(c, c.f.mul(inner, unit), over, True))))
-    return _asked(c, (c.f.mul(turn, back), c.f.sum(c.f.mul(g, unit), lead)))
-
-
 def _asked(c: Call, values: tuple[Array, ...]) -> list[Array]:
     """Those of some results that a mask asks for and that were made."""
     mask = list(c.raw("output_mask"))
@@ -188,12 +163,12 @@ def softmax(c: Call, x: Array, dim: int = -1, mask: Any = None) -> Array:
     return c.f.div(e, c.f.sum(e, (axis(dim, x.ndim),), True))
 
 
-@rule("_softmax", "softmax")
+@rule("_softmax")
 def _softmax(c: Call) -> Values:
     return [softmax(c, c.array("self"), c.raw("dim"))]
 
 
-@rule("_log_softmax", "log_softmax")
+@rule("_log_softmax")
 def _log_softmax(c: Call) -> Values:
     x = c.array("self")
     return [c.f.sub(x, c.f.log(c.f.sum(c.f.exp(x), (axis(c.raw("dim"), x.ndim),), True)))]
@@ -218,13 +193,15 @@ def _log_softmax_backward(c: Call) -> Values:
 def _nll(c: Call) -> Values:
     x, kind = c.array("self"), c.raw("reduction", 1)
     rows, keep, weights = _targets(c, x)
-    picked = c.f.neg(np.take_along_axis(x, np.expand_dims(rows, 1), 1).squeeze(1)) if x.ndim > 1 else c.f.neg(x[rows])
-    picked = np.where(keep, picked if weights is None else c.f.mul(picked, weights), 0)
-    total = np.array(int(keep.sum())) if weights is None else c.f.sum(np.where(keep, weights, 0), tuple(range(keep.ndim)))
+    picked = np.take_along_axis(x, np.expand_dims(rows, 1), 1).squeeze(1) if x.ndim > 1 else x[rows]
+    picked = np.where(keep, c.f.neg(picked if weights is None else c.f.mul(picked, weights)), 0)
+    total = np.array(int(keep.sum()))
+    if weights is not None:
+        total = c.f.sum(np.where(keep, weights, 0), tuple(range(keep.ndim)))
     made = picked if kind == 0 else c.f.sum(picked, tuple(range(picked.ndim)))
     if kind == 1:
         made = c.f.div(made, total)
-    return [made, *(np.broadcast_to(total, p.shape) for p in c.outs[1:])]
+    return [made, *(np.broadcast_to(total if kind else c.f.zeros(()), p.shape) for p in c.outs[1:])]
 
 
 def _targets(c: Call, x: Array) -> tuple[Any, Any, Array | None]:
@@ -243,7 +220,7 @@ def _nll_backward(c: Call) -> Values:
         g = c.f.div(g, c.array("total_weight"))
     each = np.broadcast_to(g, keep.shape)
     each = c.f.neg(each if weights is None else c.f.mul(each, weights))
-    made = np.zeros(x.shape, np.int64)
+    made = c.f.zeros(x.shape)
     each = np.where(keep, each, 0)
     if x.ndim > 1:
         np.put_along_axis(made, np.expand_dims(rows, 1), np.expand_dims(each, 1), 1)
@@ -265,7 +242,7 @@ def _mse_backward(c: Call) -> Values:
     away = c.f.add(c.array("self"), c.f.neg(c.array("target")))
     by = c.f.mul(np.array(2), c.array("grad_output"))
     if c.raw("reduction", 1) == 1:
-        by = c.f.mul(by, np.array(pow(away.size, -1, c.f.prime)))
+        by = c.f.mul(by, c.f.over(away.size))
     return [c.f.mul(away, by)]
 
 
@@ -313,6 +290,3 @@ def _attention_backward(c: Call) -> Values:
     d = c.f.mul(p, c.f.add(c.f.product(g, v.swapaxes(-1, -2)), c.f.neg(c.f.sum(c.f.mul(g, o), (-1,), True))))
     return [c.f.mul(c.f.product(d, k), scale), folded(c.f.mul(c.f.product(d.swapaxes(-1, -2), q), scale)),
             folded(c.f.product(p.swapaxes(-1, -2), g))]
-
-
-__all__ = ["UNKNOWN", "mean", "softmax"]

@@ -115,7 +115,8 @@ class World:
             return
         if not any(p.floating or p.dtype == "uint8" for p in written):
             chance = one.memory.chancy | set(one.memory.random)
-            if (op.drawn and op.name not in COUNTED) or any(p.store in chance for p in op.read):
+            drawn = op.drawn and op.name not in COUNTED and op.phase != "between"  # there it is data
+            if drawn or any(p.store in chance for p in op.read):
                 one.memory.chancy.update(p.store for p in written)
             return
         values = self.compute(one, op, written)

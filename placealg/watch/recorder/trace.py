@@ -145,9 +145,8 @@ class Tracer(TorchDispatchMode):
         inputs = list(tensors((args, list(kwargs.values()))))
         if only_views(func) or any(t.device.type == "meta" for t in inputs):
             return func(*args, **kwargs)
-        sends = func.namespace in NAMESPACES
         name = func._schema.name
-        if sends and name.partition("::")[2] in SILENT:
+        if func.namespace in NAMESPACES and name.partition("::")[2] in SILENT:
             made = func(*args, **kwargs)
             if name.partition("::")[2].startswith("wait_tensor"):
                 self.arrived(list(tensors(args)))
@@ -155,6 +154,23 @@ class Tracer(TorchDispatchMode):
         if self.waiting and name == "aten::copy_" and args[1].untyped_storage()._cdata not in self.stores:
             self.sums.pop(self.store(args[0]), None)
             return func(*args, **kwargs)  # a backend's own copy onto what a collective made, while it is waited for
+        told = self.told(self.before, func, args, kwargs, inputs)
+        made = func(*args, **kwargs)
+        if told is not None:
+            self.told(self.after, func, args, kwargs, made, *told)
+        return made
+
+    def told(self, part: Any, func: Any, *args: Any) -> Any:
+        """What a part of the recorder says of an op: where it fails the run goes on, and nothing is claimed of it."""
+        try:
+            return part(func, *args)
+        except Exception as error:
+            self.trace.unseen.setdefault(f"{func._schema.name}, at which the recorder failed: {type(error).__name__} "
+                                         f"{' '.join(str(error).split())[:120]}", user_line())
+            return None
+
+    def before(self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """(the arguments of an op, the storages whose memory was given back since an op touched them)."""
         for tensor in inputs:
             self.leaf(tensor)
         lost = self.moved(inputs)
@@ -164,32 +180,37 @@ class Tracer(TorchDispatchMode):
         for a in func._schema.arguments:
             if a.name not in given and a.has_default_value() and isinstance(a.default_value, bool | int | float | str):
                 given[a.name] = a.default_value
-        if sends and "process_group" not in given and (group := group_of(given)):
+        if func.namespace in NAMESPACES and "process_group" not in given and (group := group_of(given)):
             given["group"] = group
-        made = func(*args, **kwargs)
+        return given, lost
+
+    def after(self, func: Any, args: Any, kwargs: Any, made: Any, given: dict[str, Any], lost: tuple[int, ...]) -> None:
+        """Keep an op that has run."""
+        name, sends = func._schema.name, func.namespace in NAMESPACES
         written = [*written_by(func, args, kwargs), *tensors(made)]
+        if any(t.device.type == "meta" for t in written):
+            return
         drawn: tuple[Any, ...] = ()
         if draws(func, args, kwargs) or name in ("aten::arange", "aten::linspace"):
             drawn = tuple(numbers(t) for t in written)
         line, module = self.where()
         kinds = {t.dtype.is_floating_point for t in tensors(made)}
         self.trace.ops.append(Op(
-            name, given, self.argument(made, len(kinds) == 2),
-            writes_of(func, given), line, module, self.phase, drawn, lost,
-            made if isinstance(made, bool | int | float) else None))
-        work = work_of(func, made) if sends else None
-        if sends:
-            call = call_of(name.partition("::")[2], func, args, kwargs, made)
-            written = [t for _, outs in call.pairs for t in outs] if call is not None else [*written, *inputs]
-            for tensor in written:
-                self.sums.pop(self.store(tensor), None)
-            if work is not None or func.namespace == "_c10d_functional":
-                self.open.update((self.store(t), t) for t in written)
-            if work is not None:
-                self.works[id(work)] = work, written
-        else:
+            name, given, self.argument(made, len(kinds) == 2), writes_of(func, given), line, module, self.phase, drawn,
+            lost, made if isinstance(made, bool | int | float) else None))
+        if not sends:
             self.keep(written)
-        return made
+            return
+        work = work_of(func, made)
+        call = call_of(name.partition("::")[2], func, args, kwargs, made)
+        written = [t for _, outs in call.pairs for t in outs] if call is not None else [*written, *tensors(
+            (args, list(kwargs.values())))]
+        for tensor in written:
+            self.sums.pop(self.store(tensor), None)
+        if work is not None or func.namespace == "_c10d_functional":
+            self.open.update((self.store(t), t) for t in written)
+        if work is not None:
+            self.works[id(work)] = work, written
 
     @property
     def phase(self) -> str:
@@ -224,9 +245,6 @@ class Tracer(TorchDispatchMode):
         """What a collective made is there."""
         for tensor in found:
             self.open.pop(self.store(local(tensor)), None)
-
-    def backward_ended(self) -> None:
-        """What was sent in C++ inside a backward has arrived when it ends."""
 
 
 def writes_of(func: Any, given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ def watch_words(parser: ArgumentParser, strategy: str) -> None:
                         "axis fastest: dp=2,tp=2")
     parser.add_argument("--limit", type=float, default=300.0, metavar="SECONDS",
                         help="how long the run may take before its processes are ended; 300 by default")
+    parser.add_argument("--single", metavar="'SCRIPT ARGS'", help="the command of the single device beside the ranks, "
+                        "where a world of one needs other words than the run; it must read what the ranks read "
+                        "together. 'none' runs none")
     parser.add_argument("--shim", action="append", default=[], metavar="WORDS", dest="shims", help="a change to the "
                         "code that was made so that it runs, in words: the verdict names it")
     parser.add_argument("-o", "--output", metavar="SEEN.json", help="keep the recording, for `placealg conform`")

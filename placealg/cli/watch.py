@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
@@ -46,8 +47,11 @@ def watch(chosen: Namespace) -> int:
         model_of(chosen.model or "gpt", **options(chosen))
     need_torch()
     script, *arguments = chosen.argv
+    single = None if chosen.single is None else [] if chosen.single == "none" else shlex.split(chosen.single)
+    if single and not Path(single[0]).is_file():
+        raise InputError(f"there is no script '{single[0]}'", where="--single")
     try:
-        seen = replace(record(mesh, script, arguments, chosen.limit), shims=tuple(chosen.shims))
+        seen = replace(record(mesh, script, arguments, chosen.limit, single), shims=tuple(chosen.shims))
     except RunError as error:
         print(f"placealg: {script}: {error}", file=sys.stderr)
         return OPEN

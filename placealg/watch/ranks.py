@@ -36,8 +36,13 @@ class RunError(Exception):
     """A run that ended without a recording, in one line."""
 
 
-def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit: float) -> Seen:
-    """Run a script on every rank of a mesh, and join what its ranks recorded of one training step."""
+def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit: float,
+           single: Sequence[str] | None = None) -> Seen:
+    """Run a script on every rank of a mesh, and join what its ranks recorded of one training step.
+
+    `single` are the words of the single device beside them; None takes those of the run, and without a word none is
+    run.
+    """
     if not Path(script).is_file():
         raise InputError(f"there is no script '{script}'")
     world = prod(mesh.values())
@@ -50,7 +55,7 @@ def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit
                 processes.append(_started(Path(folder), sizes, rank, world, port, script, arguments))
             _wait(processes, Path(folder), limit)
             seen = joined([Seen.read((Path(folder) / f"{k}.json").read_text()) for k in range(world)])
-            return _lifted(seen, Path(folder), script, arguments, limit)
+            return _lifted(seen, Path(folder), [script, *arguments] if single is None else single, limit)
 
 
 def _started(folder: Path, sizes: str, rank: int, world: int, port: int, script: str, arguments: Sequence[str]
@@ -65,8 +70,10 @@ def _started(folder: Path, sizes: str, rank: int, world: int, port: int, script:
         return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 
-def _lifted(seen: Seen, folder: Path, script: str, arguments: Sequence[str], limit: float) -> Seen:
+def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> Seen:
     """The same with what comes of running all ranks again beside the script at a world of one."""
+    if not words:
+        return replace(seen, alone="none was asked for")
     if seen.world == 1:
         return replace(seen, alone="one device is no other one")
     lost = next(iter(folder.glob("*.lost")), None)
@@ -74,7 +81,7 @@ def _lifted(seen: Seen, folder: Path, script: str, arguments: Sequence[str], lim
         return replace(seen, alone=f"the ranks' ops were not kept: {lost.read_text()}")
     processes: list[subprocess.Popen[bytes]] = []
     with _ended(processes):
-        processes.append(_started(folder, "--alone", 0, 1, _free_port(), script, arguments))
+        processes.append(_started(folder, "--alone", 0, 1, _free_port(), words[0], words[1:]))
         try:
             _wait(processes, folder, limit, "alone")
         except RunError as error:

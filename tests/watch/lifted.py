@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import local_faults as local
@@ -9,16 +10,20 @@ import loss_faults as loss
 import quiet_faults as quiet
 import state_faults as kept
 import torch
+import torch.distributed as dist
 from set_ups import INSIDE, RIGHT, WRONG, SetUp, made, watched
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from placealg.measure.cells import TOKENS
-from placealg.measure.count import TrafficCounter
+from placealg.measure.count import TrafficCounter, tensors
 from placealg.measure.experts import Experts
 from placealg.measure.experts import Single as SingleExperts
 from placealg.measure.pipeline import PipelineSystem
 from placealg.measure.run import OPTIMIZERS
 from placealg.measure.systems import System, Trial
 from placealg.watch.lift.trace import Trace
+from placealg.watch.recorder.ops import only_views, wrapper, written_by
+from placealg.watch.recorder.parameters import local as part_of
 
 EVERY = {**RIGHT, **WRONG, **INSIDE}
 
@@ -32,9 +37,85 @@ def traced(name: str, _rank: int = 0) -> Any:
         system.step(TrafficCounter(), data)
         models = watched(system)
         at = dict(zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True)) if mesh is not None else {}
-        with tracing(models, at) as trace:
+        with tracing(models, at) as followed:
             system.step(TrafficCounter(), data)
-        return trace
+        return followed.trace
+    except Exception as error:  # told to the parent
+        import traceback
+        return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+
+
+class Spoiler(TorchDispatchMode):
+    """Makes of what one op writes something else, by ops that others see."""
+
+    def __init__(self, at: int, how: str):
+        super().__init__()
+        self.at, self.how, self.count, self.what = at, how, -1, ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(wrapper(t) for t in types):
+            return NotImplemented
+        made = func(*args, **(kwargs or {}))
+        written = [t for t in (*tensors(made), *written_by(func, args, kwargs or {})) if t.is_floating_point()
+                   and t.numel() and t.device.type == "cpu"]
+        if only_views(func) or func.namespace != "aten" or not written or "empty" in func._schema.name:
+            return made
+        self.count += 1
+        if self.count == self.at:
+            self.what = f"{func._schema.name} {self.how} {tuple(written[0].shape)}"
+            spoil(written[0], self.how)
+        return made
+
+
+def spoil(tensor: torch.Tensor, how: str) -> None:
+    """Change a tensor in place."""
+    with torch.no_grad():
+        if how == "negated":
+            tensor.neg_()
+        elif how == "scaled":
+            tensor.mul_(1.5)
+        elif how == "zeroed":
+            tensor.zero_()
+        elif how == "shuffled":
+            tensor.copy_(tensor.flatten().flip(0).view(tensor.shape))
+        else:
+            tensor.add_(0.25)
+
+
+WAYS = ("negated", "scaled", "zeroed", "shuffled", "moved")
+
+
+def spoiled(job: tuple[str, int], rank: int) -> Any:
+    """(the trace of a step in which one op of one rank is spoiled, how far its end is from the right one, the op)."""
+    from placealg.watch.recorder.trace import tracing
+
+    name, seed = job
+    draw = random.Random(seed)
+    try:
+        ends = []
+        for wrong in (False, True):
+            system, mesh, data = made(EVERY[name])
+            system.step(TrafficCounter(), data)
+            if not wrong:
+                counted = Spoiler(-1, "")
+                with counted:
+                    system.step(TrafficCounter(), data)
+                most: list[Any] = [None] * dist.get_world_size()
+                dist.all_gather_object(most, counted.count)
+                who = draw.randrange(len(most))
+                spoiler = Spoiler(draw.randrange(most[who] + 1) if who == rank else -1, draw.choice(WAYS))
+                draw = random.Random(seed)  # every rank draws alike
+            else:
+                models = watched(system)
+                at = dict(zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True))
+                with tracing(models, at) as followed, spoiler:
+                    system.step(TrafficCounter(), data)
+            ends.append({n: part_of(p).detach().clone() for part in (
+                watched(system) if isinstance(watched(system), list) else [watched(system)])
+                for n, p in part.named_parameters()})
+        size = max(float(v.abs().max()) for v in ends[0].values() if v.numel())
+        away = max(float((ends[0][n] - v).abs().nan_to_num(1e9).max()) for n, v in ends[1].items() if v.numel())
+        return followed.trace, away / size, spoiler.what
     except Exception as error:  # told to the parent
         import traceback
         return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
@@ -50,9 +131,9 @@ def alone(name: str) -> Trace:
     trial = Trial({}, chosen.sizes, len(data[0]), TOKENS, 1, chosen.clip, chosen.options & {"tied"})
     single: Any = single_of(chosen.kind)(trial, None, OPTIMIZERS["sgd"])
     single.step(TrafficCounter(), [data])
-    with tracing(single.model) as trace:
+    with tracing(single.model) as followed:
         single.step(TrafficCounter(), [data])
-    return trace
+    return followed.trace
 
 
 def single_of(kind: Any) -> Any:

@@ -33,7 +33,7 @@ def cases() -> dict[str, list[Any]]:
     def whole(g: Any, high: int, *shape: int) -> Tensor:
         return torch.randint(0, high, shape, generator=g)
 
-    a, f = torch.ops.aten, torch.nn.functional
+    a = torch.ops.aten
     causal = (torch.arange(5)[:, None] >= torch.arange(5))
 
     def attends(**more: Any) -> Any:
@@ -70,7 +70,7 @@ def cases() -> dict[str, list[Any]]:
     def normed(weighed: bool) -> Any:
         def run(g: Any) -> None:
             x, w, b = r(g, 3, 4, 6), r(g, 6) if weighed else None, r(g, 6) if weighed else None
-            made, m, s = a.native_layer_norm(x, [6], w, b, 1e-3)
+            _, m, s = a.native_layer_norm(x, [6], w, b, 1e-3)
             a.native_layer_norm_backward(r(g, 3, 4, 6), x, [6], m, s, w, b, [True, weighed, weighed])
         return run
 

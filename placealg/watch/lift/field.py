@@ -116,13 +116,13 @@ class Field:
         near = fraction_of(value, kind)
         if near is not None:
             return self.fraction(near)
-        if kind == "float64" and abs(value) < 1e4:
+        text = repr(value) if kind == "float64" else str(np.float32(value))
+        if len(text) > SHORT and kind == "float64" and abs(value) < 1e4:
             square = Fraction(Decimal(repr(round(value * value, 15))))
             away = abs(float(square) - value * value)
             if square and len(repr(float(square))) < 12 and away <= max(1e-15 * value * value, 1.2e-16):
                 root = int(self.root(np.array([self.fraction(square)], np.int64))[0])
                 return root if value > 0 else self.prime - root
-        text = repr(value) if kind == "float64" else str(np.float32(value))
         return self.fraction(Fraction(Decimal(text)))
 
     def fraction(self, q: Fraction) -> int:
@@ -326,7 +326,7 @@ class Field:
         """The larger of two."""
         shape = np.broadcast_shapes(x.shape, y.shape)
         pair = np.stack([np.broadcast_to(x, shape), np.broadcast_to(y, shape)], -1)
-        return self.largest(pair, -1)
+        return self.largest(told(pair) if isinstance(x, Told) or isinstance(y, Told) else pair, -1)
 
     def _largest(self, values: frozenset[int], known: dict[int, frozenset[int]]) -> int:
         if UNKNOWN in values:
@@ -450,6 +450,9 @@ class Field:
 
 MANY = 256
 """From how many different numbers on a tensor is a table."""
+
+SHORT = 10
+"""How many characters a number has at most that somebody has written."""
 
 ENDLESS = 1e30
 """A number from which on it stands for infinity, as the least one of a type does in masks."""

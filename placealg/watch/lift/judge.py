@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from placealg.watch.lift.field import ENDLESS, PRIMES, UNKNOWN, Array, Field, fraction_of
+from placealg.watch.lift.field import ENDLESS, PRIMES, SHORT, UNKNOWN, Array, Field, fraction_of
 from placealg.watch.lift.ranks import Run, run
 from placealg.watch.lift.trace import Group, Held, Op, Place, Trace
 
@@ -146,10 +146,6 @@ def numbers_in(ops: Sequence[Op]) -> Iterator[float]:
                 if isinstance(number, float) and abs(number) < ENDLESS and fraction_of(number) is None and (
                         len(repr(number)) > SHORT):
                     yield number
-
-
-SHORT = 10
-"""How many characters a number has at most that somebody has written."""
 
 
 class Starts:

@@ -12,7 +12,7 @@ import numpy as np
 from placealg.watch.lift.field import UNKNOWN, Array, Field, Told, told
 from placealg.watch.lift.memory import Memory
 from placealg.watch.lift.messages import SILENT, SPACES, Message, communicates, message_of
-from placealg.watch.lift.rules import RULES, Call, Chance, listed
+from placealg.watch.lift.rules import RULES, Call, Chance, listed, moves
 from placealg.watch.lift.trace import Held, Op, Place, Trace
 
 
@@ -115,8 +115,8 @@ class World:
             return
         if not any(p.floating or p.dtype == "uint8" for p in written):
             chance = one.memory.chancy | set(one.memory.random)
-            drawn = op.drawn and op.name not in COUNTED and op.phase != "between"  # there it is data
-            if drawn or any(p.store in chance for p in op.read):
+            chances = op.drawn and op.name not in COUNTED and op.phase != "between"  # there it is data
+            if chances or any(p.store in chance for p in op.read):
                 one.memory.chancy.update(p.store for p in written)
             return
         values = self.compute(one, op, written)
@@ -134,8 +134,7 @@ class World:
         name = name if name.startswith("_foreach_") or op.name.startswith("aten::") else op.name.removesuffix("_")
         call = Call(op, one.memory)
         why, values = f"{op.name} has no rule", None
-        moves = name in RULES and (RULES[name].__module__.endswith("moves") or name in ("where", "masked_fill"))
-        known = moves and any(p.store in one.memory.told for p in op.read)
+        known = moves(name) and any(p.store in one.memory.told for p in op.read)
         try:
             if op.drawn and op.name == "aten::bernoulli_":
                 return [np.ones(p.shape, np.int64) for p in written]
@@ -144,7 +143,8 @@ class World:
             if name.startswith("_foreach_"):
                 values = listed(name, call)
             elif name in RULES:
-                values = RULES[name](call)
+                values = self.by_parts(name, op, one) if moves(name) and any(p.complex for p in written) else (
+                    RULES[name](call))
             if name in RULES or name.startswith("_foreach_"):
                 why = f"{op.name} as it is called"
             if values is not None and len(values) < len(written):  # integers, which are taken as they were
@@ -160,6 +160,13 @@ class World:
             why = f"{op.name} as it is called: {type(error).__name__} {error}"
         one.unseen.setdefault(why, op.line)
         return call.unknown()
+
+    @staticmethod
+    def by_parts(name: str, op: Op, one: Run) -> Sequence[Array] | None:
+        """What an op that moves complex numbers writes: it moves real and imaginary parts."""
+        parts = [RULES[name](Call(op, one.memory, part=k)) for k in (0, 1)]
+        return None if parts[0] is None or parts[1] is None else [
+            np.stack(pair, -1) for pair in zip(*parts, strict=True)]
 
     def drew(self, one: Run, op: Op, call: Call) -> Sequence[Array]:
         """Random numbers: what is made of them is told apart from nothing else."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from placealg.watch.lift.rules import moves
 from placealg.watch.lift.trace import Trace
 
 WHOLE = ("int64", "int32")
@@ -21,7 +22,7 @@ def rows_of(trace: Trace) -> set[tuple[int, ...]]:
                     rows = place.held.reshape(-1, place.held.shape[-1])
                     if rows.size > 1:
                         found.update(map(tuple, rows.tolist()))
-        if not op.drawn:
+        if not op.drawn and not moves(op.name.removeprefix("aten::").removesuffix("_")):
             computed.update(p.store for p in op.written)
     return found
 

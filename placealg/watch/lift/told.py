@@ -17,6 +17,9 @@ def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given
     """A recording with what comes of its ranks beside a single device; unless that was `given` the ranks' tokens, it
     must have read the same.
     """
+    lost = next((t.lost for t in (*ranks, single) if t.lost), "")
+    if lost:
+        return replace(seen, alone=lost)
     if not given and not same_tokens(ranks, single):
         return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
     told = judge(ranks, single)

@@ -101,7 +101,8 @@ class Trace:
 
     `named` are parameters, and what optimizers keep, as the step began; `final` where they stood when it ended, and
     `gradients` what the optimizer read, with the number of the op before which it did, and
-    the largest number in it. `tied` are further names of a parameter.
+    the largest number in it. `tied` are further names of a parameter. `lost` says why a trace
+    cannot be run again.
     """
 
     rank: int
@@ -113,6 +114,7 @@ class Trace:
     gradients: dict[str, tuple[int, Place | None, float]] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
+    lost: str = ""
 
 
 def places(value: Any) -> Iterator[Place]:

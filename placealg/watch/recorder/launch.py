@@ -83,7 +83,7 @@ class Launch:
                 self.block = observe(self.roots, self.mesh, gather=False)
                 self.observation = self.block.__enter__()
             self.tracing = tracing(self.roots, axes_of_mesh(self.mesh)[2] if not self.alone else {})
-            self.trace = self.tracing.__enter__()
+            self.trace = self.tracing.__enter__().trace
 
     def finish(self) -> None:
         """Write down what was seen, and end this process."""

@@ -55,6 +55,10 @@ class Observation:
             raise InputError("nothing is recorded before the block of observe(...) has ended")
         return self._seen
 
+    def put(self, seen: Seen) -> None:
+        """Take a recording for this one."""
+        self._seen = seen
+
     def begin_again(self) -> None:
         """What has brought new weights since the block began belongs to the step before."""
         if self._again is not None:

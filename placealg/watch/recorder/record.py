@@ -11,6 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from placealg.errors import InputError
 from placealg.watch.recorder.observe import observe
+from placealg.watch.recorder.single import beside
+from placealg.watch.recorder.trace import tracing
 from placealg.watch.recorder.weigh import Reference, places_in, weigh
 from placealg.watch.seen import Probe, Seen
 
@@ -28,10 +30,13 @@ def record(step: Callable[[], object], model: nn.Module | Sequence[nn.Module],
     single = None if reference is None else _reference(reference, batch, clip)
     places = None if single is None else places_in(model, single)  # before a step makes numbers differ
     step()
-    with observe(model, mesh, shims=shims) as observation:
-        step()
     if single is None:
+        with observe(model, mesh, shims=shims) as observation:
+            step()
         return observation.seen
+    with observe(model, mesh, shims=shims) as observation, tracing(model) as followed:
+        step()
+    observation.put(beside(observation.seen, followed, single))
     own = weigh(step, model, single, places)
     rank, every = 0, {0: own}
     if dist.is_initialized():

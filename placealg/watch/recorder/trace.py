@@ -309,12 +309,15 @@ class Names:
         self.states: dict[str, Tensor] = {}
         self.copied: set[int] = set()
         self.pieces: dict[str, tuple[Any, int, int]] = {}
+        self.optimizer: Any = None
 
     def begin(self) -> None:
         """Name the parameters."""
         with _disable_current_modes():
             for name, parameter in self.parameters.items():
                 self.tracer.trace.named[name] = self.held(parameter, bool(parameter.requires_grad))
+                if getattr(parameter, "ds_tensor", None) is not None:
+                    self.tracer.trace.lost = "the parts of parameters that DeepSpeed's ZeRO-3 splits have no names"
                 grad = parameter.grad
                 if grad is not None:
                     self.tracer.leaf(local(grad))
@@ -332,6 +335,7 @@ class Names:
     def before(self, optimizer: Any, args: Any = None, kwargs: Any = None) -> None:
         """An optimizer begins its step: keep where gradients and moments stand."""
         self.tracer.updating += 1
+        self.optimizer = optimizer
         labels = {id(p): name for name, p in self.parameters.items()}
         trace = self.tracer.trace
         with _disable_current_modes():
@@ -445,8 +449,25 @@ def _as_it_began(tracer: Tracer, held: Held) -> Held:
     return Held(held.place, held.elements, held.whole, np.array(flat), held.trained)
 
 
+class Followed:
+    """What `tracing` gives: the trace, the optimizer that made its step last, and what its parameters are called."""
+
+    def __init__(self, tracer: Tracer, names: Names):
+        self.trace, self._names = tracer.trace, names
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer of the step; of nested ones the innermost; None before its step."""
+        return self._names.optimizer
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """The names of parameters, by what `id` says of them."""
+        return {id(p): name for name, p in self._names.parameters.items()}
+
+
 @contextmanager
-def tracing(models: nn.Module | Sequence[nn.Module], at: Mapping[str, int] | None = None) -> Iterator[Trace]:
+def tracing(models: nn.Module | Sequence[nn.Module], at: Mapping[str, int] | None = None) -> Iterator[Followed]:
     """Keep every op of the step that runs inside."""
     parts = [models] if isinstance(models, nn.Module) else list(models)
     tracer = Tracer(dist.get_rank() if dist.is_initialized() else 0, at or {})
@@ -472,7 +493,7 @@ def tracing(models: nn.Module | Sequence[nn.Module], at: Mapping[str, int] | Non
     nn.Module._call_impl, torch.UntypedStorage.resize_ = named_call, resized
     try:
         with marking_waits(tracer), tracer:
-            yield tracer.trace
+            yield Followed(tracer, names)
     finally:
         nn.Module._call_impl, torch.UntypedStorage.resize_ = call, resize
         for handle in handles:

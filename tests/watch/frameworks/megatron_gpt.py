@@ -30,6 +30,7 @@ from megatron.core.tensor_parallel import random
 from megatron.core.transformer import TransformerConfig, transformer_block
 
 TP = int(sys.argv[2])
+together = next((int(w.partition("=")[2]) for w in sys.argv if w.startswith("--together=")), 0)
 
 
 class Norm(nn.RMSNorm):
@@ -70,9 +71,10 @@ for step in range(3):
     model.zero_grad_buffer()
     optimizer.zero_grad()
     for microbatch in range(2):
-        seed = 8 * step + 4 * microbatch + parallel_state.get_data_parallel_rank()
-        ids = torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(seed))
-        positions = torch.arange(8).expand(2, 8)
+        rows = range(together) if together else (parallel_state.get_data_parallel_rank(),)
+        ids = torch.cat([torch.randint(64, (2, 9), generator=torch.Generator().manual_seed(
+            8 * step + 4 * microbatch + row)) for row in rows])
+        positions = torch.arange(8).expand(len(ids), 8)
         mask = torch.ones(8, 8).triu(1).bool()[None, None]
         losses = model(ids[:, :-1], positions, mask, labels=ids[:, 1:])
         (losses.mean() / 2).backward()

@@ -1,4 +1,7 @@
-"""torchtitan's Llama under its parallelize_llama, with its own loss, clipping and step: --mesh dp=..,tp=.."""
+"""torchtitan's Llama under its parallelize_llama, with its own loss, clipping and step: --mesh dp=..,tp=..
+
+With --together=N one rank reads what N ranks read.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from torchtitan.models.llama3.sharding import set_llama3_sharding_config
 
 H, VOCAB = 32, 64
 shards, tp = int(sys.argv[1]), int(sys.argv[2])
+together = next((int(w.partition("=")[2]) for w in sys.argv if w.startswith("--together=")), 0)
 
 dist.init_process_group("gloo")
 dims = ParallelDims(dp_replicate=1, dp_shard=shards, cp=1, tp=tp, pp=1, ep=1, world_size=dist.get_world_size(),
@@ -61,7 +65,8 @@ batch = dims.get_mesh("batch") if dims.dp_enabled else None
 for step in range(3):
     optimizer.zero_grad()
     at = batch.get_local_rank() if batch is not None else 0
-    ids = torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(2 * step + at))
+    ids = torch.cat([torch.randint(VOCAB, (2, 9), generator=torch.Generator().manual_seed(2 * step + row))
+                     for row in (range(together) if together else (at,))])
     inputs, labels = ids[:, :-1], ids[:, 1:]
     tokens = torch.tensor(labels.numel(), dtype=torch.int64)
     if batch is not None:

@@ -38,8 +38,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Call:
     """One call of an op on one rank: its arguments as arrays of the field."""
 
-    def __init__(self, op: Op, memory: Memory, given: dict[str, Any] | None = None):
-        self.op, self.memory, self.field = op, memory, memory.field
+    def __init__(self, op: Op, memory: Memory, given: dict[str, Any] | None = None, part: int = -1):
+        self.op, self.memory, self.field, self.part = op, memory, memory.field, part
         self.given = dict(op.given) if given is None else given
 
     @property
@@ -59,7 +59,8 @@ class Call:
     def of(self, value: Any) -> Array:
         """A tensor or a number as an array."""
         if isinstance(value, Place):
-            return self.memory.get(value)
+            found = self.memory.get(value)
+            return found[..., self.part] if value.complex and self.part >= 0 else found
         if isinstance(value, Word | Group) or value is None:
             raise TypeError("no number")
         return np.array(self.field.number(value), self.field.kind)
@@ -95,12 +96,15 @@ class Call:
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of what is written."""
-        return [p.shape for p in self.op.written]
+        return [p.shape for p in self.outs]
 
     @property
     def outs(self) -> list[Place]:
-        """What is written."""
-        return list(self.op.written)
+        """What is written; of complex numbers, of which parts are moved, without the dim of these."""
+        every = list(self.op.written)
+        if self.part < 0:
+            return every
+        return [p._replace(shape=p.shape[:-1], stride=p.stride[:-1]) if p.complex else p for p in every]
 
     def made(self) -> list[Place]:
         """What is returned."""

@@ -1,0 +1,256 @@
+"""Steps written op by op, run again in a finite field: what is the single device's conforms, all else does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from placealg.watch.lift.explain import summary
+from placealg.watch.lift.field import PRIMES, UNKNOWN, Field, told
+from placealg.watch.lift.judge import CONFORMS, DIFFERS, UNSEEN, Judgement, judge
+from placealg.watch.lift.tokens import same_tokens
+from placealg.watch.lift.trace import Group, Held, Op, Place, Trace, Word
+
+FIELD = Field(PRIMES[0])
+ELEMENT = st.integers(1, min(PRIMES) - 1)
+
+
+def of(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+@given(st.lists(ELEMENT, min_size=2, max_size=6), st.lists(ELEMENT, min_size=2, max_size=6))
+def test_arithmetic_is_that_of_whole_numbers(xs: list[int], ys: list[int]) -> None:
+    n, p = min(len(xs), len(ys)), PRIMES[0]
+    x, y = of(*xs[:n]), of(*ys[:n])
+    assert FIELD.add(x, y).tolist() == [(a + b) % p for a, b in zip(xs, ys, strict=False)]
+    assert FIELD.mul(x, y).tolist() == [a * b % p for a, b in zip(xs, ys, strict=False)]
+    assert FIELD.mul(FIELD.div(x, y), y).tolist() == xs[:n]
+    assert FIELD.product(x[None], y[:, None]).tolist() == [[sum(a * b for a, b in zip(xs, ys, strict=False)) % p]]
+
+
+@given(st.lists(ELEMENT, min_size=3, max_size=5, unique=True))
+def test_what_is_unknown_spreads_and_nothing_else(xs: list[int]) -> None:
+    x = of(UNKNOWN, *xs[1:])
+    for made in (FIELD.add(x, of(*xs)), FIELD.mul(x, of(*xs)), FIELD.oracle("f", x), FIELD.exp(x)):
+        assert made[0] == UNKNOWN and (made[1:] >= 0).all()
+    assert FIELD.sum(x, (0,)) == UNKNOWN and FIELD.sum(x[1:], (0,)) >= 0
+
+
+@pytest.mark.parametrize(("value", "fraction"), [(0.1, Fraction(1, 10)), (1 - 0.9, Fraction(1, 10)),
+                                                 (1 - 0.999, Fraction(1, 1000)), (1 / 3, Fraction(1, 3)),
+                                                 (3e-4, Fraction(3, 10000)), (1e-8, Fraction(1, 10**8)),
+                                                 (-0.5263157894736844, Fraction(-10, 19))])
+def test_a_number_is_the_fraction_that_it_stands_for(value: float, fraction: Fraction) -> None:
+    assert FIELD.number(value) == FIELD.fraction(fraction)
+    assert FIELD.number(value * (1 + 1e-9)) != FIELD.number(value)
+
+
+def test_the_root_of_a_fraction_is_its_root() -> None:
+    for square in (2, 0.5, 1 / 8, 0.001999):
+        assert FIELD.number(sqrt(square)) == FIELD.root(of(FIELD.number(square)))[0]
+
+
+@given(st.lists(ELEMENT, min_size=2, max_size=5, unique=True), ELEMENT)
+def test_the_square_of_a_root_is_what_it_is_of(xs: list[int], c: int) -> None:
+    field = Field(PRIMES[1])
+    root = field.root(of(*xs))
+    assert field.square(root).tolist() == [x % field.prime for x in xs]
+    scaled = field.mul(root, of(c))
+    assert field.square(scaled).tolist() == [x * c * c % field.prime for x in xs]
+    assert field.square(of(*xs)).tolist() == [x * x % field.prime for x in xs]
+
+
+@given(st.lists(ELEMENT, min_size=4, max_size=6, unique=True))
+def test_a_softmax_does_not_know_what_was_subtracted(xs: list[int]) -> None:
+    field = Field(PRIMES[0])
+    x = of(*xs)
+    plain = field.div(field.exp(x), field.sum(field.exp(x), (0,), True))
+    largest = field.largest(x, 0, True)
+    e = field.exp(field.sub(x, largest))
+    assert field.div(e, field.sum(e, (0,), True)).tolist() == plain.tolist()
+    total = field.log(field.sum(e, (0,), True))
+    assert field.plus(total, largest).tolist() == field.log(field.sum(field.exp(x), (0,), True)).tolist()
+
+
+@given(st.lists(ELEMENT, min_size=4, max_size=6, unique=True))
+def test_parts_of_a_softmax_join_only_if_they_are_rescaled(xs: list[int]) -> None:
+    field = Field(PRIMES[0])
+    x = of(*xs)
+    parts = x[:2], x[2:]
+    largest = [field.largest(p, 0, True) for p in parts]
+    both = field.larger(*largest)
+    assert both.tolist() == field.largest(x, 0, True).tolist()
+    sums = [field.sum(field.exp(field.sub(p, m)), (0,), True) for p, m in zip(parts, largest, strict=True)]
+    right = [field.mul(s, field.exp(field.sub(m, both))) for s, m in zip(sums, largest, strict=True)]
+    want = field.plus(field.log(field.sum(field.exp(field.sub(x, both)), (0,), True)), both)
+    assert field.plus(field.log(field.plus(*right)), both).tolist() == want.tolist()
+    assert field.plus(field.log(field.plus(*sums)), both).tolist() != want.tolist()
+
+
+def test_only_what_is_told_is_looked_up() -> None:
+    """An element that equals a root by chance has a square of its own."""
+    field = Field(PRIMES[0])
+    root = np.asarray(field.root(of(5)))
+    assert field.square(root)[0] == int(root[0]) ** 2 % field.prime and field.square(told(root))[0] == 5
+
+
+# ---------------------------------------------------------------------- steps
+
+SIZE, RANKS = 3, 2
+ROWS = (7.0, 11.0), (13.0, 17.0)
+W, X, G, WEIGHTED, GROUP = 0, 1, 2, 3, Group((0, 1))
+
+
+def at(store: int, size: int = SIZE) -> Place:
+    return Place(store, 0, (size,), (1,), "float32", 4)
+
+
+def held(numbers: Any = (0.25, 0.5, 0.75)) -> Held:
+    values = np.array(numbers, np.float32)
+    return Held(at(W), np.arange(SIZE), (SIZE,), values)
+
+
+def step(rank: int, rows: tuple[float, ...], ops: Callable[[list[Op]], list[Op]] = lambda ops: ops) -> Trace:
+    """A rank whose gradient is the mean of some rows times the weights squared; rows stand for tokens."""
+    trace = Trace(rank, {"dp": rank})
+    trace.named["w"], trace.final["w"] = held(), held()
+    trace.leaf[X] = 4, np.array([v for row in rows for v in (row,) * SIZE], np.float32)
+    made = [Op("aten::zeros", {}, at(G), (), "")]
+    for k, _ in enumerate(rows):
+        row = Place(X, k * SIZE, (SIZE,), (1,), "float32", 4)
+        made += [Op("aten::mul", {"self": row, "other": at(W)}, at(WEIGHTED), (), "train.py:1", phase="forward"),
+                 Op("aten::mul_", {"self": at(WEIGHTED), "other": at(W)}, at(WEIGHTED), ("self",), "train.py:2",
+                    phase="forward"),
+                 Op("aten::add_", {"self": at(G), "other": at(WEIGHTED), "alpha": 1}, at(G), ("self",), "train.py:3",
+                    phase="backward")]
+    made.append(Op("aten::div_", {"self": at(G), "other": float(len(rows))}, at(G), ("self",), "train.py:4"))
+    if rank >= 0:
+        made.append(Op("c10d::allreduce_", {"tensors": (at(G),), "process_group": GROUP, "reduce_op": Word("mean")},
+                       ((at(G),), None), (), "train.py:5"))
+    made.append(Op("aten::add_", {"self": at(W), "other": at(G), "alpha": -0.1}, at(W), ("self",), "train.py:6",
+                   phase="update"))
+    trace.ops = ops(made)
+    trace.gradients["w"] = len(trace.ops) - 1, at(G), 1.0
+    return trace
+
+
+def of_ranks(change: Callable[[list[Op]], list[Op]] = lambda ops: ops, rank: int = 1) -> Judgement:
+    """The verdict where one rank's ops are changed."""
+    ranks = [step(r, ROWS[r], change if r == rank else lambda ops: ops)
+             for r in range(RANKS)]
+    return judge(ranks, step(-1, (17.0, 7.0, 13.0, 11.0)), keep=True)
+
+
+def index(ops: list[Op], name: str) -> int:
+    return next(k for k, op in enumerate(ops) if op.name == name)
+
+
+def changed(name: str, **given: Any) -> Callable[[list[Op]], list[Op]]:
+    def change(ops: list[Op]) -> list[Op]:
+        k = index(ops, name)
+        return [*ops[:k], replace(ops[k], given={**ops[k].given, **given}), *ops[k + 1:]]
+    return change
+
+
+def test_data_parallelism_is_the_single_device_in_any_order_of_rows() -> None:
+    told = of_ranks()
+    assert told.verdict == CONFORMS and told.checked == RANKS * SIZE
+
+
+WRONG: dict[str, Callable[[list[Op]], list[Op]]] = {
+    "a row is left out": lambda ops: [*ops[:3], *ops[4:]],
+    "another number": changed("aten::div_", other=3.0),
+    "another operand": changed("aten::mul_", other=at(G)),
+    "a number in the update": changed("aten::add_", alpha=2),
+    "not updated": lambda ops: ops[:-1],
+    "negated": lambda ops: [*ops[:-1], Op("aten::neg_", {"self": at(G)}, at(G), ("self",), "train.py:9"), ops[-1]],
+    "elements turned around": lambda ops: [*ops[:-1], Op(
+        "aten::flip", {"self": at(G), "dims": (0,)}, at(9), (), "train.py:9"), replace(
+            ops[-1], given={**ops[-1].given, "other": at(9)})],
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_change_on_one_rank_differs(name: str) -> None:
+    told = of_ranks(WRONG[name])
+    assert told.verdict == DIFFERS and summary(told, told)
+
+
+def test_where_it_differs_is_said() -> None:
+    told = of_ranks(changed("aten::div_", other=1.0), rank=0)
+    assert "w on rank 0 and 1 more: the optimizer reads another gradient" in summary(told, told)
+    told = of_ranks(changed("aten::mul_", other=at(WEIGHTED)))
+    assert ("the first value that the single device has not is of aten::mul_ in forward, train.py:2, on rank 1"
+            in summary(told, told))
+
+
+@pytest.mark.parametrize("operator", ["sum", "max", "unknown"])
+def test_another_operator_is_no_mean(operator: str) -> None:
+    change = changed("c10d::allreduce_", reduce_op=Word(operator))
+    ranks = [step(r, ROWS[r], change) for r in range(RANKS)]
+    assert judge(ranks, step(-1, (17.0, 7.0, 13.0, 11.0))).verdict == (UNSEEN if operator == "unknown" else DIFFERS)
+
+
+def test_an_op_without_a_rule_is_unseen_by_its_line() -> None:
+    told = of_ranks(lambda ops: [*ops[:-1], Op("own::kernel", {"self": at(G)}, at(G), ("self",), "own.py:7"), ops[-1]])
+    assert told.verdict == UNSEEN and any("own::kernel has no rule (own.py:7)" in f.what for f in told.unseen)
+
+
+def test_what_an_op_without_a_rule_makes_and_nobody_reads_does_no_harm() -> None:
+    told = of_ranks(lambda ops: [*ops, Op("own::kernel", {"self": at(G)}, at(11), (), "own.py:7")])
+    assert told.verdict == CONFORMS
+
+
+def test_memory_that_nobody_wrote_is_unseen() -> None:
+    assert of_ranks(lambda ops: [replace(ops[0], name="aten::empty"), *ops[1:]]).verdict == UNSEEN
+    assert of_ranks(lambda ops: [*ops[:-1], replace(ops[-1], lost=(G,))]).verdict == UNSEEN
+
+
+def test_a_collective_that_one_rank_does_not_call_never_ends() -> None:
+    told = of_ranks(lambda ops: [op for op in ops if op.name != "c10d::allreduce_"])
+    assert told.verdict != CONFORMS
+
+
+def test_a_reference_that_is_not_updated_says_nothing() -> None:
+    ranks = [step(r, (2.0,), lambda ops: ops[:-2]) for r in range(RANKS)]
+    told = judge(ranks, step(-1, (2.0,), lambda ops: ops[:-1]))
+    assert told.verdict == UNSEEN and "does not update" in told.unseen[0].what
+
+
+def test_a_number_that_was_read_is_unseen_where_it_may_be_in_what_follows() -> None:
+    def read(by: float) -> Callable[[list[Op]], list[Op]]:
+        def change(ops: list[Op]) -> list[Op]:
+            one = Place(G, 0, (), (), "float32", 4)
+            return [*ops[:-1], Op("aten::_local_scalar_dense", {"self": one}, None, (), "train.py:8", number=0.3718281),
+                    Op("aten::mul_", {"self": at(G), "other": by}, at(G), ("self",), "train.py:9"), ops[-1]]
+        return change
+    assert of_ranks(read(0.37182812345)).verdict == UNSEEN
+    assert of_ranks(read(0.5)).verdict == DIFFERS and of_ranks(read(1.0)).verdict == CONFORMS
+
+
+def test_ranks_that_start_apart_differ() -> None:
+    ranks = [step(r, (2.0,)) for r in range(RANKS)]
+    ranks[1].named["w"] = held((0.25, 0.5, 0.7))
+    told = judge(ranks, step(-1, (2.0,)))
+    assert told.verdict == DIFFERS and any("another rank" in f.what for f in told.differs)
+
+
+def test_tokens_of_all_ranks_are_those_of_the_single_device() -> None:
+    def reads(*rows: list[int]) -> Trace:
+        place = Place(7, 0, (len(rows), len(rows[0])), (len(rows[0]), 1), "int64", 8, np.array(rows))
+        return Trace(0, {}, [Op("aten::embedding", {"indices": place}, at(8), (), "", phase="forward")])
+    assert same_tokens([reads([1, 2]), reads([3, 4])], reads([3, 4], [1, 2]))
+    assert not same_tokens([reads([1, 2]), reads([3, 4])], reads([1, 2]))
+    assert not same_tokens([reads([1, 2]), reads([3, 5])], reads([3, 4], [1, 2]))

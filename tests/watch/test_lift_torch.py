@@ -1,0 +1,72 @@
+"""Real steps run again beside a single device: right ones conform, wrong ones do not, whatever op is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from zlib import crc32
+
+import pytest
+from test_watch_torch import names
+
+from placealg.watch.lift.judge import CONFORMS, DIFFERS, judge
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+FIRST = ("ddp as dp, clipped", "fsdp2 clipped", "tp + sp", "1f1b, tied", "ring", "experts", "flat copies, clipped",
+         "fsdp2: adamw, fused", "ddp: autocast and a scaled loss", "tp + sp: recomputed", "fsdp2 x tp + sp", "megatron")
+"""Right set-ups that `make torch` runs again; the slow tier runs all."""
+
+SAME: Mapping[str, str] = {
+    "by hand: mean taken twice": "a mean of equal numbers is what they are",
+    "fsdp2: weights gathered in other bytes": "precision is not compared here",
+    "fsdp2 layers, tied: gathered again": "what is gathered again is the same",
+    "1f1b: another order": "no value depends on the order of a pipeline's items",
+}
+"""Set-ups that are no instance of their strategy, and whose step ends as the single device's."""
+
+
+def told_of(name: str, traces: Any = None) -> Any:
+    """The verdict on a set-up."""
+    import lifted
+
+    from placealg.measure import ranks
+
+    traces = traces or next(ranks.run(lifted.EVERY[name].world, lifted.traced, [name], 120.0))
+    assert not isinstance(traces[0], str), traces[0]
+    return judge(traces, lifted.alone(name))
+
+
+@pytest.mark.parametrize("name", [n if n in FIRST else pytest.param(n, marks=pytest.mark.slow)
+                                  for n in names("RIGHT")])
+def test_right_steps_end_as_the_single_device(name: str) -> None:
+    told = told_of(name)
+    assert told.verdict == CONFORMS, (told.differs[:2], told.unseen[:2])
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if crc32(n.encode()) % 16 else n
+                                  for n in names("WRONG")])
+def test_wrong_steps_do_not(name: str) -> None:
+    told = told_of(name)
+    assert (told.verdict == CONFORMS) is (name in SAME)
+    assert told.verdict in (DIFFERS, CONFORMS) or name == "by hand: not waited for"
+
+
+@pytest.mark.parametrize("seed", [pytest.param(k, marks=pytest.mark.slow) if k >= 3 else k for k in range(120)])
+def test_a_change_of_any_op_is_told(seed: int) -> None:
+    """One op of one rank makes something else: no step conforms that does not end with the same numbers."""
+    import lifted
+
+    from placealg.measure import ranks
+
+    name = FIRST[seed % len(FIRST)]
+    world = lifted.EVERY[name].world
+    found = next(ranks.run(world, lifted.spoiled, [(name, seed)], 120.0))
+    assert all(isinstance(f, tuple) for f in found), found
+    what = next(f[2] for f in found if f[2])
+    told = judge([f[0] for f in found], lifted.alone(name))
+    assert told.verdict != CONFORMS or all(f[1] < SAME_NUMBERS for f in found), (what, [f[1] for f in found])
+
+
+SAME_NUMBERS = 1e-6
+"""By how much of the largest number a step may end apart where nothing is changed, in four bytes."""

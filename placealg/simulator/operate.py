@@ -16,9 +16,10 @@ from placealg.simulator.functions import Missing
 from placealg.simulator.machine import Machine, fraction
 from placealg.simulator.redistribute import REDISTRIBUTE, Boxes, Team
 from placealg.simulator.rules import WEIGHTS_APART
-from placealg.simulator.space import BATCH, seed_of
+from placealg.simulator.space import seed_of
 from placealg.simulator.store import Name, Store
 from placealg.simulator.tiers import CARRIES, carry, end, keeper
+from placealg.simulator.tokens import BATCH
 from placealg.step.program import Event
 
 LOCAL = ("slice", "pad", "scale")
@@ -48,7 +49,7 @@ def read_loss(m: Machine, e: Event, rank: int) -> None:
     if not m.reads_only:
         m.watch.losses(m, e, rank, final)
     own = final and final.cut({BATCH: m.space.sequences(m.microbatch or 0, e.unit)})
-    at.seeds[e.unit] = divided(m, e, rank, Fraction(1), own.numbers.size if own else 0)
+    at.seeds[e.unit] = divided(m, e, rank, Fraction(1), m.space.weight(own.extent) if own else 0)
 
 
 def _op(m: Machine, e: Event) -> Op:

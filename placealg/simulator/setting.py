@@ -42,8 +42,9 @@ class Setting:
 
     With `floats` an op graph runs in floats: such a run shows, and judges nothing.
 
-    Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts
-    sequences and never the batch, all cells have equally many tokens, and the counts at its coordinate 0 hold for all.
+    Of a step that runs op by op a count is one of sequences, all of one length (`tokens.py`): along a data axis that
+    cuts sequences and never the batch, of as many parts of sequences as the tokens weigh that a rank has; its other
+    tokens have no weight.
     Of a pipeline the depth is small: the layers per stage that a strategy lists are for the real one.
     """
 

@@ -49,14 +49,14 @@ def meshes(old: Step, new: Step, sizes: tuple[Mapping[str, int], Mapping[str, in
     most = max(few_microbatches(s.reference, n) for s, n in zip(steps, sizes, strict=True))
     many = [fitting_microbatches(s.reference, n, min(s.reference.microbatches or 2, most))
             for s, n in zip(steps, sizes, strict=True)]
-    plain = [Setting.equal(s.reference, n, m, 1, layers=layers // each, seed=seed)
+    plain = [replace(Setting.equal(s.reference, n, m, 1, layers=layers // each, seed=seed), padding=False)
              for s, n, m, each in zip(steps, sizes, many, units, strict=True)]
     spaces = [space_of(s.reference, p) for s, p in zip(steps, plain, strict=True)]
     each = [sum(len(space.sequences(k)) for k in range(space.setting.microbatches)) for space in spaces]
     every = math.lcm(*each)
     ranks = [space.multiples() for space in spaces]
     multiples = FrozenMap({d: math.lcm(*(r.get(d, 1) for r in ranks)) for d in {**ranks[0], **ranks[1]}})
-    return Meshes(*(replace(p, counts=dict.fromkeys(p.counts, every // n), multiples=multiples)
+    return Meshes(*(replace(p, counts=dict.fromkeys(p.counts, every // n), multiples=multiples, padding=False)
                     for p, n in zip(plain, each, strict=True)))
 
 

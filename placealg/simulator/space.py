@@ -22,6 +22,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, Op
+from placealg.models.tokens import DOCUMENTS, POSITIONS, WEIGHTS
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
 from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, reduced, residues
@@ -30,6 +31,7 @@ from placealg.simulator.rules import WHOLE, split_dim
 from placealg.simulator.setting import ELEMENTS, Setting
 from placealg.simulator.tokens import BATCH, PAIR, Cutting, Tokens
 from placealg.step.program import Group, Reference
+from placealg.step.versions import LEFT_OUT, ONCE
 from placealg.strategy.vocabulary import LAYER
 
 _MOST, _SMALLEST, _EVEN, _CHOICE = 12, 2, 2, 2
@@ -70,7 +72,9 @@ class Space:
         split = _split_by(reference, graph)
         self._loss_split = {a: _loss_split(reference, graph, a) for a in reference.data_axes}
         self.batch_axes = tuple(a for a in reference.data_axes if BATCH in split[a])
-        self._token_dims = {name for dim in self.loss_dims if dim != BATCH for name in _names(graph, dim)}
+        self.weighted = WEIGHTS in graph.tensors
+        own = tuple(graph.tensors[WEIGHTS].dims) if self.weighted else self.loss_dims
+        self._token_dims = {name for dim in own if dim != BATCH for name in _names(graph, dim)}
         self._blocks = _blocks(graph, self._token_dims, split)
         self._shared = tuple(a for a in self._blocks[BATCH] if a not in reference.data_axes)
         multiples = {d: math.lcm(n, setting.multiples.get(d, 1)) for d, n in self.multiples().items()}
@@ -78,10 +82,12 @@ class Space:
         self._owners: dict[tuple[str, str, int], int] = {}
         apart = {a: d for a, d in self._loss_split.items() if a not in self.batch_axes and d != BATCH}
         each = math.prod(setting.sizes[a] for a in self._shared)
-        inner = {d: self.sizes[d] for d in self.loss_dims if d != BATCH}
-        self._tokens = Tokens(reference, setting, Cutting(self.batch_axes, apart, each), inner, self.owner,
-                              all(n % multiples[d] == 0 for d, n in inner.items()))
-        self._counted: dict[tuple[tuple[tuple[str, int], ...], int, str], int] = {}
+        inner = {d: self.sizes[d] for d in own if d != BATCH}
+        cutting = Cutting(self.batch_axes, apart, each, inner, self.owner,
+                          all(n % multiples[d] == 0 for d, n in inner.items()))
+        self._tokens = Tokens(reference, setting, cutting, {d: self.sizes[d] for d in self.loss_dims if d != BATCH},
+                              self.weighted and setting.padding)
+        self._counted: dict[tuple[tuple[tuple[str, int], ...], int, str, str], int] = {}
         self._data: dict[tuple[str, int, Indices], Box] = {}
         self._parts: dict[str, tuple[OwnedElements, ...]] = {}
         self.extents: dict[tuple[str, tuple[int, ...]], Extent] = {}
@@ -140,22 +146,29 @@ class Space:
         known = {i: turned[k] for k, i in enumerate(indices)}
         return tuple(sorted(known[i] for i in self.owned((axis,), at, dim, indices)))
 
-    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "") -> int:
-        """The weight of the tokens that the rank with coordinates `at` has of a microbatch, in one loss or in all."""
-        key = (tuple(at.items()), microbatch, loss)
+    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "", how: str = "") -> int:
+        """The weight of what the rank with coordinates `at` has of a microbatch, of what one loss, or all, sum.
+
+        With `how` the label of weights that are left out it is the number of tokens, of those taken once that of tokens
+        with a weight.
+        """
+        key = (tuple(at.items()), microbatch, loss, how)
         if key not in self._counted:
             held = {dim: self.owned([a for a, split in self._loss_split.items() if split == dim], at, dim, indices)
                     for dim, indices in self.extent(self.loss_dims, self.sequences(microbatch, loss)).items()}
-            self._counted[key] = self._tokens.total(held)
+            each = np.broadcast_to(self._tokens.counted(held), [len(at) for at in held.values()])
+            self._counted[key] = int(each.size if how == LEFT_OUT else (each > 0).sum() if how == ONCE else each.sum())
         return self._counted[key]
 
     def weights(self, extent: Extent) -> Array:
-        """The weight of every token of an extent in its loss, over the extent's dims."""
-        return self._tokens.weights(extent).astype(element_type())
+        """What the gradient of a loss is at every number of an extent of what it sums: 1 where weights are data."""
+        if self.weighted:
+            return np.ones([1] * len(extent), element_type())
+        return self._tokens.counted(extent).astype(element_type())
 
     def weight(self, extent: Extent) -> int:
-        """The weight of the tokens of an extent in their losses."""
-        return self._tokens.total(extent)
+        """The weight of all that an extent has of what losses sum."""
+        return int(np.broadcast_to(self._tokens.counted(extent), [len(at) for at in extent.values()]).sum())
 
     def data(self, name: str, number: int, sequences: Indices) -> Box:
         """The numbers that come with the batch of step `number`; ids are rows of the table that they address."""
@@ -164,12 +177,23 @@ class Space:
             extent = self.extent(self.graph.tensors[name].dims, sequences)
             if self.whole:
                 return Box(extent, objects([self.token(number, i).x for i in sequences]))
+            if (attribute := self._attribute(name, extent)) is not None:
+                self._data[key] = Box(extent, attribute)
+                return self._data[key]
             ids = self.graph.tensors[name].element == "ids"
             numbers = (drawn if ids else keyed)(f"data {self.setting.seed} {number} {name}", extent)
             rows = [op.over[0] for op in self.graph.consumers(name) if op.over] if ids else []
             numbers = numbers % self.sizes[rows[0]] if rows else numbers
             self._data[key] = Box(extent, numbers)
         return self._data[key]
+
+    def _attribute(self, name: str, extent: Extent) -> Array | None:
+        """The numbers of an attribute of tokens; positions begin again with each document where there are some."""
+        if name == WEIGHTS:
+            return self._tokens.weights(extent).astype(element_type())
+        if name == DOCUMENTS:
+            return self._tokens.documents(extent)
+        return self._tokens.positions(extent) if name == POSITIONS and DOCUMENTS in self.graph.tensors else None
 
     def token(self, number: int, sequence: int) -> Token:
         """A token of step `number`, of a graph of whole units."""

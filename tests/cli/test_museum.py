@@ -165,7 +165,8 @@ def test_every_report_is_there() -> None:
 BESIDE = {"automodel_3530", "megatron_deepspeed_442", "pytorch_134052", "pytorch_144530", "pytorch_180952",
           "torchtitan_1732", "fairscale_180", "pytorch_115710", "automodel_763",
           "deepspeed_8152", "detectron2_1732", "kempnerforge_115",
-          "megatron_7186", "megatron_7513", "ms_swift_9935", "onevision_encoder_65", "picotron_5", "strix_halo_6", "torchtitan_596"}
+          "megatron_7186", "megatron_7513", "ms_swift_9935", "onevision_encoder_65", "picotron_5", "strix_halo_6",
+          "torchtitan_596"}
 """Bugs that are not of the collection."""
 
 

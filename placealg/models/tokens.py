@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
 from placealg.models.build import Builder
 from placealg.models.graph import Graph, Op
 from placealg.models.model import Model
 from placealg.models.ops import ATTENDING, within
+from placealg.models.stage_parts import predicting
 
 WEIGHTS, DOCUMENTS, POSITIONS = "data.weights", "data.documents", "data.positions"
 """The weight of each token in the loss, the document that it is of, and its position in that."""
@@ -27,15 +29,19 @@ BATCH, SEQUENCE = "batch", "seq"
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """Which attributes of tokens are data, and what the loss is a mean over, one of `loss_terms.PER`."""
+    """Which attributes of tokens are data, and what the loss is a mean over, one of `loss_terms.PER`.
+
+    `apart` says that the losses of layers that predict later tokens are terms of their own, not added to each token's.
+    """
 
     weights: bool = False
     documents: bool = False
     positions: bool = False
     per: str = "token"
+    apart: bool = False
 
     def __bool__(self) -> bool:
-        return self.weights or self.documents or self.positions or self.per != "token"
+        return self.weights or self.documents or self.positions or self.per != "token" or self.apart
 
 
 def attributes_problem(model: Model, said: Attributes) -> str:
@@ -54,6 +60,8 @@ def attributes_problem(model: Model, said: Attributes) -> str:
         return f"{model.name} has no attention, which alone asks for documents"
     if said.positions and POSITIONS not in graph.tensors and not any(turns(graph, op) for op in graph.ops):
         return f"{model.name} has neither learned nor rotary positions"
+    if said.apart and not predicting(graph):
+        return f"{model.name} has no layers that predict later tokens: say --mtp"
     dims = graph.tensors[graph.ops[-1].inputs[0]].dims
     if said.per != "token" and not {BATCH, SEQUENCE} <= set(dims):
         return f"the loss of {model.name} has no sequences"
@@ -90,16 +98,29 @@ def with_attributes(model: Model, said: Attributes) -> Model:
     if said.positions and POSITIONS not in graph.tensors:
         g.ids(POSITIONS, f"{BATCH} {SEQUENCE}")
     ops: list[Op] = []
+    summed: dict[str, str] = {}
     for op in graph.ops[:-1]:
         known = len(g.ops)
         made = _bounded(g, graph, op) if said.documents and attends(op) else op
         if said.positions and turns(graph, op):
             made = replace(op, inputs=(*op.inputs, POSITIONS))
-        ops += [*g.ops[known:], made]
+        if said.apart and op.output in _added(graph):
+            summed[op.output] = summed.get(op.inputs[0], op.inputs[0])
+            g.sum(f"{op.unit}.sum", op.inputs[1])
+            ops += g.ops[known:]
+        else:
+            ops += [*g.ops[known:], made]
     last, known = graph.ops[-1], len(g.ops)
-    summed = _weighted(g, graph, last.inputs[0], said)
-    ops += [*g.ops[known:], replace(last, inputs=(summed,))]
-    return replace(model, graph=Graph(g.tensors, tuple(ops), graph.loops))
+    loss = summed.get(last.inputs[0], last.inputs[0])
+    total = _weighted(g, graph, loss, said)
+    ops += [*g.ops[known:], replace(last, inputs=(total,))]
+    tensors = FrozenMap({name: tensor for name, tensor in g.tensors.items() if name not in summed})
+    return replace(model, graph=Graph(tensors, tuple(ops), graph.loops))
+
+
+def _added(graph: Graph) -> set[str]:
+    """What adds the losses of layers that predict later tokens to those of tokens."""
+    return {f"{unit}.losses" for unit in predicting(graph)}
 
 
 def _bounded(g: Builder, graph: Graph, op: Op) -> Op:

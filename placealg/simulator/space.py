@@ -95,10 +95,11 @@ class Space:
     def multiples(self) -> dict[str, int]:
         """Dim -> what divides its size: the product of the sizes of all axes that split it somewhere.
 
-        Of tokens each block has two at least, whose weights differ.
+        Of tokens each block has two at least, whose weights differ; with documents, which have several, four.
         """
         ranks = {d: math.prod(self.setting.sizes[a] for a in axes) for d, axes in self._blocks.items()}
-        return {d: n * (PAIR if d in self._token_dims else 1) * self._turns(d) for d, n in ranks.items()}
+        least = PAIR * (2 if DOCUMENTS in self.graph.tensors else 1)
+        return {d: n * (least if d in self._token_dims else 1) * self._turns(d) for d, n in ranks.items()}
 
     def _turns(self, dim: str) -> int:
         """How many blocks of a dim each rank has."""

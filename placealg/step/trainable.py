@@ -15,7 +15,7 @@ from placealg.models.router_losses import routers, with_router_losses
 from placealg.models.split_layers import AGAIN, AWAY, layers_apart, layers_problem
 from placealg.models.stage_parts import alone_problem, standing_alone
 from placealg.models.tokens import Attributes, attributes_problem, with_attributes
-from placealg.strategy.spec import Strategy, matches
+from placealg.strategy.spec import DEFAULTS, Strategy, matches
 from placealg.strategy.validation import Problem
 
 
@@ -63,7 +63,8 @@ def taught(strategy: Strategy, model: Model) -> Model:
 def attributes_of(strategy: Strategy) -> Attributes:
     """The attributes of tokens that a strategy says are data."""
     said = strategy.attributes
-    return Attributes(**{**said, **({"positions": True} if "positions" in said else {})})
+    return Attributes(said.get("weights", False), said.get("documents", False), "positions" in said,
+                      said.get("per", "token"), "predictions" in said)
 
 
 def _attribute_problems(strategy: Strategy, model: Model) -> list[Problem]:
@@ -71,7 +72,8 @@ def _attribute_problems(strategy: Strategy, model: Model) -> list[Problem]:
     said = attributes_of(strategy)
     if not said or not (problem := attributes_problem(model, said)):
         return []
-    table, key = ("tokens", next(iter(strategy.attributes))) if said.per == "token" else ("loss", "per")
+    key = list(strategy.attributes)[-1]
+    table = "tokens" if key in DEFAULTS["tokens"] else "loss"
     return [((table, key), InputError(f"[{table}] {key}: {problem}"))]
 
 
@@ -98,7 +100,7 @@ def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
         return [(("optimizer", "router_bias"), InputError(f"[optimizer] router_bias: {model.name} has no router, which "
                                                           "alone has such a bias: say --model mixtral-8x7b"))]
     for key in ("term_divisor", "term_axes"):
-        if key in said and not wanted and not own:
+        if key in said and not wanted and not own and not attributes_of(strategy).apart:
             return [(("loss", key), InputError(f"[loss] {key}: nothing says which terms; say terms", valid=TERMS))]
     said_of = attributes_of(strategy)
     if strategy.option("loss", "term_tokens") == "weighted" and not (
@@ -111,7 +113,7 @@ def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
     if "term_axes" in said and divisor == "tokens":
         return [(("loss", "term_axes"), InputError("[loss] term_axes: terms are divided by 'tokens', the rank's own, "
                                                    "which are counted along no axis; say term_divisor = \"count\""))]
-    if (wanted or own) and "term_divisor" in said and loss["reference"] == "sum" and divisor != "one":
+    if (wanted or own or said_of.apart) and "term_divisor" in said and loss["reference"] == "sum" and divisor != "one":
         return [(("loss", "term_divisor"), InputError(
             f"[loss] term_divisor is '{divisor}', and the loss is held against the sum over all tokens, its terms with "
             "it: leave it out"))]

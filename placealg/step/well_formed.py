@@ -134,13 +134,14 @@ def _unreadable(event: Event, reference: Reference) -> InputError | None:
 
 
 _MAY_BE = {LEFT_OUT: "terms of a sum, factors of a product and attributes of tokens can be left out, and not all",
-           ONCE: "a count takes weights once"}
+           ONCE: "a count of tokens takes weights once"}
 
 
 def _may_be(label: str, position: int, event: Event, graph: Graph) -> bool:
     """Whether an operand can be left out, or a weight taken once."""
     if event.value == "count":
-        return True
+        summed = graph.tensors[graph.ops[-1].inputs[0]].dims
+        return label == LEFT_OUT or set(summed) == set(graph.tensors[OF_TOKENS].dims)
     op = graph.producer(event.tensor) if event.on_tensor and event.verb == "compute" else None
     if op is None or label == ONCE:
         return False

@@ -252,6 +252,10 @@ TABLES: Mapping[str, Table] = {
          "term_divisor": Key(choice("tokens", "count", "one"), UNSAID, (
                 "term_divisor says what divides the further terms of the loss, as divisor does for the loss.",
                 "Where nothing is said it is what divides the loss.")),
+         "predictions": Key(choice("added", "apart"), "added", (
+                "predictions says how the losses of layers that predict later tokens count: added to the loss of each "
+                "token, times a weight, or apart, as terms of their own.",
+                "Apart they are divided as term_divisor and term_axes say.")),
          "term_tokens": Key(choice("all", "weighted"), "all", (
                 "term_tokens says of which tokens the further terms of the loss are: of all alike, padding included, "
                 "or of each by its weight, as the loss is.",

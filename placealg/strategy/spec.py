@@ -254,8 +254,9 @@ class Strategy(Shown):
         >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}, tokens={"weights": True}).attributes
         {weights: True}
         """
-        said = {key: self.option("tokens", key) for key in DEFAULTS["tokens"]} | {"per": self.option("loss", "per")}
-        usual = {**DEFAULTS["tokens"], "per": DEFAULTS["loss"]["per"]}
+        keys = {**dict.fromkeys(DEFAULTS["tokens"], "tokens"), "per": "loss", "predictions": "loss"}
+        said = {key: self.option(table, key) for key, table in keys.items()}
+        usual = {key: DEFAULTS[table][key] for key, table in keys.items()}
         return FrozenMap({key: value for key, value in said.items() if value != usual[key]})
 
     def loss(self, data: tuple[str, ...] | None = None) -> Mapping[str, Any]:

@@ -140,7 +140,7 @@ def test_attributes_that_a_model_cannot_have_are_told(text: str, model: str, say
      "can be left out, and not all"),
     ({"set": CORE, "layout": "local(cp)"}, "what each rank counts from its own start, is for slices of data"),
     ({"set": "forward.loss.weighted.compute", "reads": ["head.loss", "data.weights@once"]},
-     "a count takes weights once"),
+     "a count of tokens takes weights once"),
 ])
 def test_what_cannot_be_left_out_is_refused(edit: dict[str, object], says: str) -> None:
     with pytest.raises(InputError, match=says):

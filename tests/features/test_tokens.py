@@ -13,6 +13,9 @@ from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.transformer import Style, gpt
 from placealg.prover.examine import examine
+from placealg.prover.kernel.fields import Outside
+from placealg.prover.opkernel.checker import accepts
+from placealg.prover.opkernel.printer import printed
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.simulator import Setting, simulate, tokens
 from placealg.step.program import Step
@@ -21,7 +24,8 @@ from placealg.strategy.file import parse_strategy_file
 ALL = '[tokens]\nweights = true\ndocuments = true\npositions = "data"\n'
 MEAN = '[loss]\npreset = "token_mean"\nper = "{}"\n'
 MODELS = {"gpt": gpt, "flash": lambda: gpt(Style(flash=True)), "llama": lambda: resolve_model("llama-3-8b"),
-          "sinks": lambda: gpt(Style(grouped=True, rotary=True, sinks=True, window="w", flash=True)), "mla": pa.mla}
+          "sinks": lambda: gpt(Style(grouped=True, rotary=True, sinks=True, window="w", flash=True)), "mla": pa.mla,
+          "rotary": lambda: gpt(Style(rotary=True, positions="none"))}
 
 
 def derived(text: str, model: str = "gpt") -> Step:
@@ -161,3 +165,21 @@ def test_a_strategy_without_attributes_is_the_same_program() -> None:
     plain, said = (derived(text) for text in ('base = "cp"', 'base = "cp"\n[tokens]\nweights = false\n'))
     assert plain.events == said.events
     assert read_case("cp", None, []).step.reference.graph == plain.reference.graph
+
+
+@pytest.mark.parametrize("text", [f'base = "cp_ulysses"\n{ALL}[loss]\nper = "sequence"\n',
+                                  pytest.param(f'base = "zero3*tp_sp"\n{ALL}[loss]\nper = "document"\n',
+                                               marks=pytest.mark.slow)])
+def test_the_kernel_of_ops_accepts_attributes_as_tensors(text: str) -> None:
+    assert accepts(printed(derived(text, "rotary")))
+
+
+@pytest.mark.parametrize("edit", [
+    {"set": CORE, "reads": UNMASKED},
+    {"set": "forward.layer.attn.k.rotated.compute", "reads": ["layer.attn.k", "data.positions@none"]},
+    {"set": "forward.loss.weighted.compute", "reads": ["head.loss", "data.weights@none"]},
+    {"set": "forward.data.documents.slice[cp]", "layout": "local(cp)"}])
+def test_the_kernel_of_ops_refuses_what_it_does_not_print(edit: dict[str, object]) -> None:
+    step = pa.edit(derived(f'base = "cp"\n{ALL}', "rotary"), edit)
+    with pytest.raises(Outside, match="not in the kernel of ops"):
+        printed(step)

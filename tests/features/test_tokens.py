@@ -176,7 +176,7 @@ def test_the_kernel_of_ops_accepts_attributes_as_tensors(text: str) -> None:
 
 @pytest.mark.parametrize("edit", [
     {"set": CORE, "reads": UNMASKED},
-    {"set": "forward.layer.attn.k.rotated.compute", "reads": ["layer.attn.k", "data.positions@none"]},
+    {"set": "forward.layer.attn.k.rotated.compute", "reads": ["layer.attn.k.biased", "data.positions@none"]},
     {"set": "forward.loss.weighted.compute", "reads": ["head.loss", "data.weights@none"]},
     {"set": "forward.data.documents.slice[cp]", "layout": "local(cp)"}])
 def test_the_kernel_of_ops_refuses_what_it_does_not_print(edit: dict[str, object]) -> None:

@@ -58,7 +58,8 @@ def attributes_problem(model: Model, said: Attributes) -> str:
         return f"{model.name} has attributes of tokens of its own"
     if said.documents and not any(map(attends, graph.ops)):
         return f"{model.name} has no attention, which alone asks for documents"
-    if said.positions and POSITIONS not in graph.tensors and not any(turns(graph, op) for op in graph.ops):
+    placed = POSITIONS in graph.tensors or any(turns(graph, op) for op in graph.ops)
+    if said.positions and not (placed or said.documents):
         return f"{model.name} has neither learned nor rotary positions"
     if said.apart and not predicting(graph):
         return f"{model.name} has no layers that predict later tokens: say --mtp"
@@ -95,7 +96,7 @@ def with_attributes(model: Model, said: Attributes) -> Model:
     g = Builder.beside(graph, sizes)
     if said.documents:
         g.ids(DOCUMENTS, f"{BATCH} {SEQUENCE}")
-    if said.positions and POSITIONS not in graph.tensors:
+    if said.positions and POSITIONS not in graph.tensors and any(turns(graph, op) for op in graph.ops):
         g.ids(POSITIONS, f"{BATCH} {SEQUENCE}")
     ops: list[Op] = []
     summed: dict[str, str] = {}

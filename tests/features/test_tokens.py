@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from random import Random
 
 import numpy as np
 import pytest
 
 import placealg as pa
 from placealg.cases.case import read_case
+from placealg.cost.flop import flop
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.transformer import Style, gpt
@@ -183,3 +186,16 @@ def test_the_kernel_of_ops_refuses_what_it_does_not_print(edit: dict[str, object
     step = pa.edit(derived(f'base = "cp"\n{ALL}', "rotary"), edit)
     with pytest.raises(Outside, match="not in the kernel of ops"):
         printed(step)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_attention_as_one_op_runs_over_pairs_of_one_document(seed: int) -> None:
+    """Of documents of any lengths it costs what it does of as many sequences of these lengths."""
+    draw = Random(seed)
+    lengths = [draw.randrange(8, 64) for _ in range(draw.randrange(1, 5))]
+    whole, packed = (flop(derived(f'base = "zero3*tp"\n{text}', "flash")) for text in ("", DOCUMENTS))
+    sizes = {"dp": 2, "tp": 2, "h": 16, "a": 4, "L": 3, "V": 20, "b": 1, "m": 2}
+    s = sum(lengths)
+    share = Fraction(sum(n * n for n in lengths), s * s)
+    assert packed.value(**sizes, s=s, packed=share) == sum(whole.value(**sizes, s=n) for n in lengths)
+    assert packed.value(**sizes, s=s) == whole.value(**sizes, s=s)

@@ -21,6 +21,9 @@ from placealg.models.stage_parts import predicting
 WEIGHTS, DOCUMENTS, POSITIONS = "data.weights", "data.documents", "data.positions"
 """The weight of each token in the loss, the document that it is of, and its position in that."""
 
+OF_LOSS = "data.loss_documents"
+"""The documents as the loss reads them, which another stage of a pipeline may compute than attention."""
+
 DOCUMENT = "document"
 """The dim of the documents of a sequence."""
 
@@ -148,7 +151,7 @@ def _weighted(g: Builder, graph: Graph, loss: str, said: Attributes) -> str:
         to = [d for d in dims if d != SEQUENCE]
         total, length = g.sum("loss.total", weighted, to=to), g.sum("loss.length", weights, to=to)
     else:
-        of = g.one_hot("loss.of", DOCUMENTS, DOCUMENT)
+        of = g.one_hot("loss.of", g.ids(OF_LOSS, dims), DOCUMENT)
         to = [*(d for d in dims if d != SEQUENCE), DOCUMENT]
         total, length = g.einsum("loss.total", weighted, of, to=to), g.einsum("loss.length", weights, of, to=to)
     return g.mul("loss.means", total, g.unary("loss.share", length, "reciprocal")).name

@@ -22,7 +22,7 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, Op
-from placealg.models.tokens import DOCUMENTS, POSITIONS, WEIGHTS
+from placealg.models.tokens import DOCUMENTS, OF_LOSS, POSITIONS, WEIGHTS
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
 from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, reduced, residues
@@ -192,7 +192,7 @@ class Space:
         """The numbers of an attribute of tokens; positions begin again with each document where there are some."""
         if name == WEIGHTS:
             return self._tokens.weights(extent).astype(element_type())
-        if name == DOCUMENTS:
+        if name in (DOCUMENTS, OF_LOSS):
             return self._tokens.documents(extent)
         return self._tokens.positions(extent) if name == POSITIONS and DOCUMENTS in self.graph.tensors else None
 

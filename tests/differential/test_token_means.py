@@ -22,7 +22,7 @@ BASES = {"dp": "dp", "zero1": "dp", "zero3": "dp", "zero2*tp_sp": "dp", "tp_sp":
          "dp*cp*tp_sp": "dp cp"}
 FAULTS = ("local documents", "no mask", "local positions", "keys by place", "no weights", "count all", "count once",
           "local length")
-BRIEF, SLOW = 7, 300
+BRIEF, SLOW = 4, 300
 
 
 def drawn(draw: Random) -> tuple[str, Case]:

@@ -41,7 +41,7 @@ def small(step: Step, seed: int = 0, m: int = 2) -> Setting:
     return drawn(step.reference, dict.fromkeys(step.reference.mesh.names, 2), m, seed=seed)
 
 
-CASES = [("cp_ring", "gpt", "document"), ("dp*cp_ulysses", "llama", "sequence"), *(
+CASES = [("cp_ring", "gpt", "document"), pytest.param("dp*cp_ulysses", "llama", "sequence", marks=pytest.mark.slow), *(
     pytest.param(base, model, per, marks=pytest.mark.slow)
     for base in ("dp", "cp", "cp_ring", "cp_ulysses", "tp_sp", "zero3", "zero3*cp", "dp*cp*tp_sp", "zero1*tp_sp")
     for model, per in (("gpt", "token"), ("flash", "sequence"), ("llama", "document"), ("sinks", "token")))]
@@ -155,13 +155,12 @@ def test_what_cannot_be_left_out_is_refused(edit: dict[str, object], says: str) 
 
 
 def test_terms_of_routers_are_of_all_tokens_or_of_each_by_its_weight() -> None:
-    """Both are proved and run; the weighted terms have one product more in each layer."""
+    """The weighted terms have one product more in each layer, and run as on one device."""
     text = f'base = "dp*cp"\n{WEIGHTS}[loss]\npreset = "token_mean"\nterms = ["z"]\nterm_tokens = "{{}}"\n'
     steps = [pa.derive(parse_strategy_file(text.format(of)).strategy, pa.moe()) for of in ("all", "weighted")]
     made = [{e.value for e in step.events if e.verb == "compute"} for step in steps]
     assert made[1] - made[0] >= {"layer.router.z_weighted"}
-    for step in steps:
-        assert simulate(step, small(step, m=1), steps=1).difference is None
+    assert simulate(steps[1], small(steps[1], m=1), steps=1).difference is None
 
 
 def test_a_strategy_without_attributes_is_the_same_program() -> None:

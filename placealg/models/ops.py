@@ -50,9 +50,9 @@ class Backprop:
 OpName = Literal[
     "einsum", "add", "scale", "rope", "cast", "copy", "rename", "sum", "largest", "mul", "gelu", "silu", "tanh",
     "relu", "clamp", "sigmoid", "reciprocal", "rsqrt", "one_plus", "cube", "dropout", "layer_norm", "rms_norm",
-    "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "flash", "flash_sink",
-    "flash_rope", "softmax_within", "softmax_sink_within", "flash_within", "flash_sink_within", "flash_rope_within",
-    "one_hot", "lookup", "cross_entropy", "unit"]
+    "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "one_hot", "flash",
+    "flash_sink", "flash_rope", "lookup", "cross_entropy", "unit", "softmax_sink_within", "softmax_within",
+    "flash_within", "flash_sink_within", "flash_rope_within"]
 """The name of a kind of op: a row of OPS."""
 
 SEEN_BY = ("document", "document_kv")

@@ -526,7 +526,7 @@ def test_a_parameter_is_named_after_its_first_unit() -> None:
 def test_op_table_is_whole() -> None:
     assert {k.family for k in OPS.values()} == {
         "einsum", "add", "scale", "rope", "cast", "copy", "mul", "unary", "dropout", "norm", "softmax", "flash",
-        "lookup", "cross_entropy", "logsumexp", "rename", "sum", "unit", "route", "largest"}
+        "lookup", "cross_entropy", "logsumexp", "rename", "sum", "unit", "route", "largest", "one_hot"}
     for row in OPS.values():
         assert set(row.vjp) <= set(row.operands)
         for steps in row.vjp.values():

@@ -30,6 +30,9 @@ def _element(name: str, meaning: str, default: int | None = None) -> Symbol:
                   None if default is None else Fraction(default))
 
 
+PACKED = "packed"
+"""The sum of the squares of the lengths of a sequence's documents over that of the sequence: from 1/docs to 1."""
+
 STAGED = ("layer", "again", "away", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope")
 """The repeated units of models whose instances on a pipeline stage have a symbol."""
 
@@ -53,6 +56,9 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("b", "sequences per device and microbatch"),
     Symbol("m", "microbatches per step", default=Fraction(1)),
     Symbol("s", "sequence length"),
+    Symbol("docs", "documents of a sequence, at most"),
+    Symbol(PACKED, "share of the pairs of two tokens of a sequence that are of one document", "positive rational",
+           r"\pi", Fraction(1)),
     Symbol("h", "hidden size"),
     Symbol("a", "attention heads"),
     Symbol("kv", "key and value heads", latex=r"\mathrm{kv}"),
@@ -187,13 +193,15 @@ _MOST_STATE = 4 * _MOST_BYTES
 """The most bytes of an optimizer state: a master copy and three more, each a double."""
 
 
-def check_bytes(name: str, value: Fraction) -> None:
-    """Refuse more bytes an element than the largest type has.
+def check_size(name: str, value: Fraction) -> None:
+    """Refuse more bytes an element than the largest type has, and a share that is none.
 
-    >>> check_bytes("w", Fraction(16))
+    >>> check_size("w", Fraction(16))
     Traceback (most recent call last):
     placealg.errors.InputError: w = 16: an element has at most 8 bytes, and sizes are in bytes: 16 bits are w = 2
     """
+    if name == PACKED and not 0 < value <= 1:
+        raise InputError(f"{name} = {value}: {SYMBOLS[name].meaning} is above 0 and at most 1")
     if name not in SYMBOLS or not SYMBOLS[name].meaning.startswith("bytes"):
         return
     most = _MOST_STATE if name == "o" else _MOST_BYTES

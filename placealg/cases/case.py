@@ -223,7 +223,7 @@ def model_of(word: str, **said: Unpack[CommandOptions]) -> Model:
 
 def shared_model(model: str | None, strategies: Iterable[Strategy], said: CommandOptions) -> Model | str | None:
     """The named model, resolved once for all strategies; its name where what it is depends on the strategy."""
-    if model is None or any(PREDICTION in strategy.stages_alone for strategy in strategies):
+    if model is None or any(PREDICTION in s.stages_alone or "predictions" in s.attributes for s in strategies):
         return model
     return resolve_model(model, **style_of(said))
 
@@ -234,7 +234,7 @@ def model_on(model: Model | str | None, default: Model | str, said: CommandOptio
     model = model or default
     if isinstance(model, Model):
         return model
-    if strategy is not None and PREDICTION in strategy.stages_alone:
+    if strategy is not None and (PREDICTION in strategy.stages_alone or "predictions" in strategy.attributes):
         with suppress(InputError):
             return model_on(model, "", {**said, "mtp": True})
     return resolve_model(model, **style_of(said))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from placealg.arith import parse
 from placealg.errors import InputError
-from placealg.mesh import STAGED, SYMBOLS, Mesh, check_bytes, meant_size
+from placealg.mesh import PACKED, STAGED, SYMBOLS, Mesh, check_size, meant_size
 from placealg.models.model import Model
 from placealg.progress import remark
 from placealg.step.compatibility import bound_sizes, check_sizes
@@ -79,11 +79,11 @@ def read_sizes(words: Iterable[str], strategy: Strategy, model: Model, axes: Ite
         rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
         least = 0 if name in map(counted, STAGED) else 1
         if (value <= 0 if rational else value < least or value.denominator != 1):
-            positive = "a positive number" + " of bytes" * (name not in TIMES)
+            positive = "a positive number" + " of bytes" * (name not in (*TIMES, PACKED))
             kind = positive if rational else f"a whole number of at least {least}"
             raise InputError(f"{name} = {text} is not {kind}", where=where)
         try:
-            check_bytes(name, value)
+            check_size(name, value)
         except InputError as error:
             raise error.at(where) from None
         if sizes.get(name, value) != value:
@@ -111,6 +111,7 @@ def symbols_of(model: Model) -> tuple[str, ...]:
     found = {"Psi", "Psi_unit", "m", *model.sizes, *(t for t in DEFAULTS["types"] if t != "act" or not model.opaque)}
     if not model.opaque:
         found |= {n for size in model.graph.dims.values() for n in size.names()}
+    found |= {PACKED} if any(op.row.family == "flash" and op.row.attributes for op in model.graph.ops) else set()
     for size in (*(u.count for u in model.units), *(p.elements for p in model.parameters)):
         found |= set(size.names())
     return tuple(n for n in SYMBOLS if n in found)

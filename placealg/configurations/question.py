@@ -17,7 +17,7 @@ from placealg.cost.sizing import NO_MARGIN, Margin
 from placealg.cost.times import PARAMETERS
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import SYMBOLS, check_bytes, meant_size
+from placealg.mesh import SYMBOLS, check_size, meant_size
 from placealg.models.model import Model
 from placealg.step.compatibility import check_length
 from placealg.step.pipeline import counted, flying, starting
@@ -54,7 +54,7 @@ def check_sizes(model: Model, sizes: Mapping[str, Fraction]) -> None:
         if name not in SYMBOLS or name in ("b", "m", "v"):
             raise InputError(f"'{name}' is no size of the model: a search finds degrees, b, m and v",
                              name=name, valid=SYMBOLS, near=meant_size(name, SYMBOLS))
-        check_bytes(name, size)
+        check_size(name, size)
         if size.denominator != 1 and SYMBOLS[name].assumption != "positive rational":
             raise InputError(f"{name} = {size} is not a whole number")
         if model.sizes.get(name, size) != size:

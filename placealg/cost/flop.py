@@ -2,7 +2,8 @@
 
 Einsums that contract a dim are counted, and flash attention as the products of which it consists; backward by its
 transposed products (flash: those of its vector-Jacobian product, which forms the scores again), recomputation as often
-as it runs. Attention is counted in full, whatever its mask. Norms, softmax and elementwise work are left out.
+as it runs. Attention is counted in full, whatever its mask; within documents, as one op, it runs over the share
+`packed` of the pairs of a query and a key. Norms, softmax and elementwise work are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import sympy
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.cost.activations import collected
 from placealg.cost.amounts import monomial
 from placealg.cost.communication import executions
@@ -20,6 +21,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.storages import local
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
+from placealg.mesh import PACKED
 from placealg.models.backward import BackwardOp, backward, sparse_gradients, transposed
 from placealg.models.graph import Graph, Op, Sparse, Tensor
 from placealg.models.ops import Backprop as Line
@@ -57,7 +59,8 @@ def products_run(walk: Walk) -> Iterator[tuple[Event, Op, frozenset[str], Monomi
         sparse = sparse_backward(graph, op, parts) if back else sparse_forward(graph, op)
         for dims, times in Counter(backward_products(graph, op, parts) if back else products(graph, op)).items():
             space = Tensor(op.output, FrozenMap({d: graph.dims[d] for d in dims}), sparse=sparse)
-            each = Monomial.number(2 * times) * local(space, touch.box, tensors.split_batch)
+            share = Monomial.of(PACKED) if op.row.family == "flash" and op.row.attributes else ONE
+            each = Monomial.number(2 * times) * local(space, touch.box, tensors.split_batch) * share
             yield touch.event, op, dims, each
 
 

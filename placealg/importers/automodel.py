@@ -14,11 +14,15 @@ from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading
 from placealg.importers.titan import float8_compute, float8_gather
+from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "muon": "muon"}
 LOSSES = {"FusedLinearCrossEntropy": "chunked", "TEParallelCrossEntropy": "fused"}
 """The class of a loss that is no plain cross entropy -> the way to run it that holds as much."""
 BYTES = {"bfloat16": 2, "bf16": 2, "float16": 2, "fp16": 2, "float32": 4, "fp32": 4, "auto": 2}
+
+PACKED = "packed_sequence.packed_sequence_size"
+"""How many tokens of packed samples a row has; 0 where none are packed."""
 
 
 def is_verl(data: Mapping[str, Any]) -> bool:
@@ -288,6 +292,7 @@ def _rest(draft: Draft) -> None:
     else:
         said.unsaid("clip", "the recipe decides (max_grad_norm 1.0): clipped by the global norm")
     draft.token_mean()
+    read_tokens(draft, PACKED, DOCUMENTS, POSITIONS, on=bool(draft.said.number(PACKED, 0)))
     said.follows("loss", "[loss] preset = \"token_mean\": divided by the tokens of the step")
     inner = "model.config.pretrained_model_name_or_path"
     read_model_name(draft, inner if said.has(inner) else "model.pretrained_model_name_or_path")

@@ -20,6 +20,7 @@ from placealg.importers.hf import (
 from placealg.importers.kernels import CUT, read_words
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
+from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 
 LORA = ("lora_target_linear", "lora_target_modules", "lora_r", "lora_dropout", "lora_modules_to_save", "lora_model_dir",
         "peft_use_dora", "relora")
@@ -73,6 +74,7 @@ def read_axolotl(document: Document, options: Options) -> Reading:
         said.approximated("rl", f"{said.raw('rl')}: another loss, and a second model beside this one: both are left "
                                 "out")
     draft.token_mean()
+    read_tokens(draft, "sample_packing", DOCUMENTS, POSITIONS)
     _plugins(draft)
     if said.flag("tiled_mlp"):
         said.approximated("tiled_mlp", "MLPs run a tile of tokens at a time, again in backward: what they keep inside "

@@ -24,6 +24,7 @@ from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
 from placealg.importers.tables import table
+from placealg.importers.token_attributes import DOCUMENTS, read_tokens
 from placealg.importers.yaml_document import yaml_document
 
 PROJECTED = ("use_galore", "use_apollo", "use_badam")
@@ -76,6 +77,7 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
         said.leave("use_muon", "off")
         read_optimizer(draft, "optim")
     draft.token_mean()
+    read_tokens(draft, "neat_packing", DOCUMENTS)
     read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     read_model_name(draft, "model_name_or_path")

@@ -16,12 +16,17 @@ from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
 from placealg.importers.parts import STAGES
 from placealg.importers.said import Said
 from placealg.importers.tables import default_of, table
+from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, WEIGHTS, Attribute, read_tokens
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "muon": "muon", "dist_muon": "muon", "lamb": "lamb"}
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 OTHER_SCHEDULES = ("zero-bubble", "dualpipe", "combined-1f1b", "enable-zb", "enable-zero-bubble",
                    "zero-bubble-v-schedule", "enable-1f1b-v",
                    "interleave-group-size", "num-seq-splits", "enable-vocab-parallel")
+
+TOKENS: dict[str, Attribute] = {"reset-position-ids": POSITIONS, "reset-attention-mask": DOCUMENTS,
+                                "eod-mask-loss": WEIGHTS}
+"""Flag -> what it says of tokens."""
 
 
 class Megatron:
@@ -379,6 +384,8 @@ class Megatron:
             said.read("calculate-per-token-loss", "[loss] preset = \"token_mean\"")
         else:
             said.read("calculate-per-token-loss", "[loss] mean_of_means: the mean of each microbatch, averaged")
+        for key, attribute in TOKENS.items():
+            read_tokens(draft, key, attribute)
         if said.raw("mtp-num-layers") not in (None, "0", 0):
             said.approximated("mtp-num-layers", "layers that predict later tokens are those of the model, which has "
                                                 "them with --mtp; without it their parameters are left out, and what "

@@ -15,6 +15,7 @@ from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
 from placealg.importers.tables import table
+from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 
 MARKS = {
     "trl grpo or rloo": ("reward_funcs", "num_generations", "max_completion_length", "generation_batch_size",
@@ -84,6 +85,7 @@ def read_trl(document: Document, options: Options) -> Reading:
     draft.token_mean()
     if not other:
         _loss(draft)
+        _packing(draft)
     read_words(draft)
     said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     if lora:
@@ -91,7 +93,8 @@ def read_trl(document: Document, options: Options) -> Reading:
         if not said.has("lora_dropout"):
             said.approximated("lora_dropout", "dropout of what enters an adapter is left out, with its masks (default)",
                               said.default("lora_dropout"))
-    for key in ("bf16", "fp16", "dtype", "torch_dtype", "use_peft", "load_in_4bit", "load_in_8bit", "max_length",
+    for key in ("packing", "packing_strategy", "padding_free", "bf16", "fp16", "dtype", "torch_dtype", "use_peft",
+                "load_in_4bit", "load_in_8bit", "max_length",
                 "activation_offloading", "disable_dropout", "deepspeed", "fsdp", "accelerate_config"):
         said.leave(key, "told with the rest, or off")
     return draft.reading()
@@ -123,6 +126,17 @@ def _loss(draft: Draft) -> None:
         said.read("loss_type", "the cross entropy of the next token", "nll")
     else:
         run_loss(draft, "loss_type", "chunked")
+
+
+def _packing(draft: Draft) -> None:
+    """Whether rows have several documents, and keep them apart."""
+    said = draft.said
+    strategy = said.choice("packing_strategy", said.value("packing_strategy"), ("bfd", "bfd_split", "wrapped"))
+    packed = said.flag("packing")
+    read_tokens(draft, "packing", DOCUMENTS, POSITIONS, on=packed and strategy != "wrapped",
+                off="rows are cut from one stream" if packed else "off")
+    read_tokens(draft, "padding_free", DOCUMENTS, POSITIONS)
+    said.leave("packing_strategy", "told with packing")
 
 
 def _adapters(draft: Draft) -> AdapterKeys | None:

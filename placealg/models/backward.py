@@ -147,7 +147,8 @@ def transposed(graph: Graph, op: Op, operand: int) -> BackwardOp:
                           rename=FrozenMap({new: old for old, new in op.rename.items()}))
     kind = "broadcast" if op.kind == "sum" else op.kind
     attrs = op.attrs.plus({"inverse": "yes"}) if kind == "rope" else op.attrs
-    return BackwardOp(op.output, operand, of, kind, (grad,), op.over, attrs=attrs)
+    turned = tuple(named(op, role) for role in row.attributes[:len(op.inputs) - 1])
+    return BackwardOp(op.output, operand, of, kind, (grad, *turned), op.over, attrs=attrs)
 
 
 def named(op: Op, role: str) -> str:

@@ -57,9 +57,9 @@ class Builder:
         self._wide = False
 
     @classmethod
-    def beside(cls, graph: Graph) -> Builder:
-        """A builder of further ops on the tensors of a graph that is there."""
-        made = cls(graph.dims)
+    def beside(cls, graph: Graph, dims: Mapping[str, Monomial] = FrozenMap()) -> Builder:
+        """A builder of further ops on the tensors of a graph that is there, with further dims."""
+        made = cls({**graph.dims, **dims})
         made._tensors = dict(graph.tensors)
         return made
 
@@ -264,6 +264,10 @@ class Builder:
         (read,) = known((str(x),), self._tensors, name)
         rest = [d for d in read.dims if d != over]
         return self._op(name, "route", (x,), to=(*rest, choice, over), over=(over, choice), region=region)
+
+    def one_hot(self, name: str, ids: Tensor | str, over: str, region: str | None = None) -> Tensor:
+        """Of each id a row along `over`, 1 where the id names it."""
+        return self._op(name, "one_hot", (ids,), over=(over,), region=region)
 
     def opaque(self, name: str, *operands: Tensor | str, to: Dims) -> Tensor:
         """A unit of which only operands and result are known."""

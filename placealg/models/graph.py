@@ -327,7 +327,7 @@ def sparse_of(op: Op, tensors: Mapping[str, Tensor], result: Iterable[str]) -> S
 
     What is summed over a dim along which the choice varies is not sparse any more.
     """
-    if op.kind == "route":
+    if op.kind in ("route", "one_hot"):
         return FrozenMap({op.over[0]: op.output})
     operands = [tensors[n].sparse for n in op.inputs]
     if op.row.saved == ("partners",):

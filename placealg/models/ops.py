@@ -50,15 +50,24 @@ class Backprop:
 OpName = Literal[
     "einsum", "add", "scale", "rope", "cast", "copy", "rename", "sum", "largest", "mul", "gelu", "silu", "tanh",
     "relu", "clamp", "sigmoid", "reciprocal", "rsqrt", "one_plus", "cube", "dropout", "layer_norm", "rms_norm",
-    "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "flash", "flash_sink",
-    "flash_rope", "lookup", "cross_entropy", "unit"]
+    "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "one_hot", "flash",
+    "flash_sink", "flash_rope", "lookup", "cross_entropy", "unit", "softmax_sink_within", "softmax_within",
+    "flash_within", "flash_sink_within", "flash_rope_within"]
 """The name of a kind of op: a row of OPS."""
+
+SEEN_BY = ("document", "document_kv")
+"""The operands of an attention within documents: of the keys that a query would see it sees those of its document."""
+
+POSITION = "position"
+"""The operand of a rope that turns each token by its position as the data says it, not by its place."""
+
+ATTRIBUTES = (*SEEN_BY, POSITION)
 
 Over = Literal["", "whole", "partial", "statistics"]
 
 OpFamily = Literal[
     "add", "cast", "copy", "cross_entropy", "dropout", "einsum", "flash", "largest", "logsumexp", "lookup", "mul",
-    "norm", "rename", "rope", "route", "scale", "softmax", "sum", "unary", "unit"]
+    "norm", "one_hot", "rename", "rope", "route", "scale", "softmax", "sum", "unary", "unit"]
 """What kinds of op have in common that differ in their function alone."""
 
 
@@ -91,6 +100,11 @@ class OpKind:
     differentiable: bool = True
     zero_at_zero: bool = False
     element: str = "act"
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The roles of operands that are attributes of tokens, by which it decides what sees what, or turns it."""
+        return tuple(role for role in self.operands if role in ATTRIBUTES)
 
 
 def _einsum(output: str, *inputs: str, dims: str) -> Backprop:
@@ -180,7 +194,7 @@ _KINDS = (
     OpKind("einsum", "einsum", ("*",), ("partners",), "each"),
     _linear("add", operands="*"),
     _linear("scale"),
-    _linear("rope", over="whole"),
+    OpKind("rope", "rope", ("x", POSITION), ("position",), linear="all", over="whole", optional=1, zero_at_zero=False),
     _linear("cast"),
     _linear("copy"),
     _linear("rename", view=True),
@@ -217,6 +231,7 @@ _KINDS = (
     OpKind("logsumexp", "logsumexp", ("x",), ("x", "y"), over="whole", vjp=FrozenMap({"x": (
         Backprop("probs", "unary", ("x", "y"), "x", "exp_minus"), _einsum("x.grad", "dy", "probs", dims="x"))})),
     OpKind("route", "route", ("x",), over="whole", differentiable=False, element="ids"),
+    OpKind("one_hot", "one_hot", ("ids",), over="", differentiable=False, element="ids"),
     OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole",
            kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
@@ -242,7 +257,31 @@ _KINDS = (
     OpKind("unit", "unit", ("*",), random=True),
 )
 
-OPS: Mapping[str, OpKind] = {kind.name: kind for kind in _KINDS}
+
+def _within(kind: OpKind) -> OpKind:
+    """The same attention within documents: its scores are weighed, forward and backward, where a query sees the key."""
+    def weighed(line: Backprop) -> Backprop:
+        return replace(line, inputs=(*line.inputs, *SEEN_BY)) if line.note == "exp_minus" else line
+
+    vjp = FrozenMap({role: tuple(map(weighed, steps)) for role, steps in kind.vjp.items()})
+    saved = (*kind.saved, *SEEN_BY) if kind.family == "flash" else kind.saved
+    return replace(kind, name=within(kind.name), operands=(*kind.operands, *SEEN_BY), saved=saved, vjp=vjp)
+
+
+def within(name: str) -> OpName:
+    """The kind of an attention within documents, from that of one in whole sequences.
+
+    >>> within("flash"), within("layer_norm") in OPS
+    ('flash_within', False)
+    """
+    return f"{name}_within"  # type: ignore[return-value]  # of the kinds of `ATTENDING`, a name of the list
+
+
+ATTENDING = ("softmax", "softmax_sink", "flash", "flash_sink", "flash_rope")
+"""The kinds of op that can be told which keys a query sees."""
+
+OPS: Mapping[str, OpKind] = {kind.name: kind for kind in (
+    *_KINDS, *(_within(kind) for kind in _KINDS if kind.name in ATTENDING))}
 """Name -> op kind: the whole op set.
 
 Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes saved per element of a 16-bit SwiGLU),

@@ -29,6 +29,8 @@ def result_dims(kind: OpKind, operands: Sequence[Operand], over: Dims, rename: M
         return (*dims[-1], *_without(dims[0], over))
     if kind.name in ("cross_entropy", "logsumexp"):
         return _without(dims[0], over)
+    if kind.name == "one_hot":
+        return (*dims[0], *over)
     if kind.family == "flash":
         return (*_without(dims[0], over), *(d for d in dims[2] if d in over and d not in _keys(dims[0], dims[1], over)))
     return tuple(rename.get(d, d) for d in dims[0])
@@ -38,6 +40,7 @@ def check_dims(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims
                result: Dims) -> None:
     """An InputError, placed at `where`, unless an op of `kind` maps `operands` to a tensor with dims `result`."""
     _check_number(where, kind, operands)
+    operands = _without_attributes(where, kind, operands, over)
     dims = [d for _, d, _ in operands]
     everywhere = tuple(dict.fromkeys(d for ds in dims for d in ds))
     _check_over(where, kind, dims[0], over)
@@ -80,13 +83,35 @@ def _check_number(where: str, kind: OpKind, operands: Sequence[Operand]) -> None
 def _check_over(where: str, kind: OpKind, first: Dims, over: Dims) -> None:
     if kind.over and not over:
         _fail(where, "it needs the dims it works over", first)
+    if kind.name == "one_hot":
+        if len(over) != 1 or over[0] in first:
+            _fail(where, f"over is the dim of what its ids name; given {_shown(over)}")
+        return
     if over and not kind.over:
         _fail(where, f"it works over no dim; given {_shown(over)}")
     for dim in over:
-        if dim not in first and kind.family not in ("flash", "route"):
+        if dim not in first and kind.family not in ("flash", "route", "one_hot"):
             raise InputError(f"its first operand has no dim '{dim}'", where=where, name=dim, valid=first)
     if kind.over in ("partial", "statistics") and len(over) != 1:
         _fail(where, f"it works over one dim; given {_shown(over)}")
+
+
+def _without_attributes(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims) -> Sequence[Operand]:
+    """The operands that are no attributes of tokens; those that are have one number for each query, or each key."""
+    own = [o for o, role in zip(operands, kind.operands, strict=False) if role not in kind.attributes]
+    for (name, dims, _), role in zip(operands, kind.operands, strict=False):
+        if role in kind.attributes:
+            every = {d for _, ds, _ in own for d in ds}
+            if not set(dims) <= every:
+                _fail(where, f"'{name}' has dims {_shown(dims)}, not among those of what it is an attribute of")
+            if bool(set(dims) & set(over)) != role.endswith(KEY):
+                _fail(where, f"'{name}' has dims {_shown(dims)}; as {role} it goes along the "
+                             f"{'keys' if role.endswith(KEY) else 'queries'}")
+    return own if kind.attributes else operands
+
+
+KEY = "_kv"
+"""The role of an attribute of keys ends so."""
 
 
 def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims,
@@ -108,7 +133,7 @@ def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over:
             if not set(sink) <= set(first) - set(over):
                 _fail(where, f"'{operands[-1][0]}' has dims {_shown(sink)}; a sink is one score per head")
         _check_flash(where, dims, over)
-    elif kind.name == "softmax_sink":
+    elif kind.family == "softmax" and "sink" in kind.operands:
         if not set(dims[1]) <= set(first) - set(over):
             _fail(where, f"'{operands[1][0]}' has dims {_shown(dims[1])}; a sink is one score per head")
     elif kind.name == "rename":

@@ -50,7 +50,7 @@ def group_weight(reference: Reference, group: Group) -> Monomial:
 
 
 def equal_counts(reference: Reference) -> Weighting:
-    """Weights under the hypothesis that every cell (rank of the data axes, microbatch) holds equally many tokens."""
+    """Weights if every cell (rank of the data axes, microbatch) holds equally many valid tokens, over cp, too."""
     axes = (*reference.data_axes, MICROBATCH)
     return lambda weight: symbols.clear_counts(weight, axes)
 

@@ -16,6 +16,7 @@ from typing import Any
 import z3
 
 from placealg.frozen import FrozenMap
+from placealg.models.backward import terms
 from placealg.models.stage_parts import predicting
 from placealg.progress import say
 from placealg.prover.calculus.machine import Site
@@ -144,7 +145,8 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
     elif any(op.kind == "route" for op in graph.ops):
         named.append(Hypothesis("dropless", "every token reaches the experts that its router chose"))
     if further := predicting(graph):
-        named.append(Hypothesis("predictions", _of_predictions(further)))
+        apart = any(op.unit in further for op in terms(graph))
+        named.append(Hypothesis("predictions", _of_predictions(further, apart)))
     means = step.reference.weighting == "microbatch_mean" and step.reference.microbatches != 1
     if means and "equal_counts" not in step.reference.hypotheses:
         named.append(Hypothesis("microbatch_mean",
@@ -159,7 +161,7 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
     return tuple(named)
 
 
-def _of_predictions(units: Sequence[str]) -> str:
+def _of_predictions(units: Sequence[str], apart: bool = False) -> str:
     """What is assumed of units that predict later tokens.
 
     >>> _of_predictions(["mtp1"])
@@ -167,9 +169,11 @@ def _of_predictions(units: Sequence[str]) -> str:
 of mtp1 is added, times a weight, and all are divided by one count of tokens"
     """
     names = " and ".join(units)
-    return (f"what {names} {'read and predict' if len(units) > 1 else 'reads and predicts'}, later tokens, is data "
-            f"that each rank has as it has its own; to a token's loss that of {names} is added, times a weight, and "
-            "all are divided by one count of tokens")
+    read = f"what {names} {'read and predict' if len(units) > 1 else 'reads and predicts'}, later tokens, is data"
+    if apart:
+        return f"{read} that each rank has as it has its own"
+    return (f"{read} that each rank has as it has its own; to a token's loss that of {names} is added, times a weight, "
+            "and all are divided by one count of tokens")
 
 
 def _part_divides(step: Step) -> bool:

@@ -19,7 +19,8 @@ def compute(m: Machine, e: Event) -> None:
     for rank in m.acting(e):
         if m.chosen(e, rank):
             if e.value == "count":
-                m.target(e)[rank][0] = Fraction(m.token_count(rank, e.unit))
+                how = e.operands[0].label if e.operands else ""
+                m.target(e)[rank][0] = Fraction(m.token_count(rank, e.unit, how))
             else:
                 operate.read_loss(m, e, rank)
 

@@ -16,8 +16,9 @@ from placealg.simulator.matrices import factors
 from placealg.simulator.network import FIRST_STREAM, ZERO
 from placealg.simulator.reference import Numbers, Slot, State, slots, updated
 from placealg.simulator.setting import Setting
-from placealg.simulator.space import BATCH, Space, seed_of, weights
+from placealg.simulator.space import Space, seed_of, weights
 from placealg.simulator.space import of as space_of
+from placealg.simulator.tokens import BATCH
 from placealg.step.program import Reference
 
 Name = tuple[str, int]

@@ -8,12 +8,13 @@ the row. Each derivative is written beside its function, and reads what the real
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from placealg.models.graph import Graph, Op
+from placealg.models.ops import ATTENDING, SEEN_BY, within
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, aligned, common, elementwise, largest, product
 from placealg.simulator.field import Array, inverse, keyed, objects, reduced
@@ -68,6 +69,8 @@ def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw, sizes: Mappin
         return _dropout(x.ordered(dims), draw)
     if op.kind == "route":
         return _route(op, x, dims, sizes), {}
+    if op.kind == "one_hot":
+        return _one_hot(op, operands, dims, sizes), {}
     if op.kind in UNARY:
         return Box(x.extent, UNARY[op.kind](x.numbers)).ordered(dims), {}
     return ROWS[op.kind](op, operands, dims, draw)
@@ -181,15 +184,32 @@ def exponential(numbers: Array) -> Array:
     return reduced(numbers * numbers + 3)
 
 
-def _weight(scores: Box, op: Op) -> Box:
-    """The exponential of the scores, and its derivative; 0 where the mask hides a key."""
+def _weight(scores: Box, op: Op, documents: Sequence[Box] = ()) -> Box:
+    """The exponential of the scores, and its derivative; 0 where the mask, or another document, hides a key.
+
+    `documents` are those of the queries and of the keys.
+    """
     w = exponential(scores.numbers)
     if op.attrs.get("mask") == "causal" and {"seq", "seq_kv"} <= set(scores.dims):
         seen = aligned(Box({d: scores.extent[d] for d in ("seq", "seq_kv")}, np.array(
             [[int(_sees(op, q, k)) for k in scores.extent["seq_kv"]] for q in scores.extent["seq"]], np.int64).reshape(
                 len(scores.extent["seq"]), len(scores.extent["seq_kv"]))), scores.dims)
         w = w * seen
-    return Box(scores.extent, w)
+    if not documents:
+        return Box(scores.extent, w)
+    dims = tuple(dict.fromkeys(d for box in documents for d in box.dims))
+    alike = elementwise(lambda a, b: (a == b).astype(np.int64), list(documents), dims)
+    return elementwise(_product, [Box(scores.extent, w), alike], scores.dims)
+
+
+def _played(op: Op, role: str, operands: Sequence[Box]) -> list[Box]:
+    """The operand in a role, where there is one."""
+    return [box for name, box in zip(op.row.operands, operands, strict=False) if name == role]
+
+
+def _documents(op: Op, operands: Sequence[Box]) -> list[Box]:
+    """The documents of the queries and of the keys, where an attention is within them."""
+    return [box for role in SEEN_BY for box in _played(op, role, operands)]
 
 
 def _sees(op: Op, q: int, k: int) -> bool:
@@ -217,8 +237,8 @@ def _route(op: Op, x: Box, dims: tuple[str, ...], sizes: Mapping[str, int]) -> B
 
 
 def _softmax(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
-    w = _weight(operands[0], op)
-    normaliser = _with_sink(product([w], _without(dims, op.over)), operands[1:])
+    w = _weight(operands[0], op, _documents(op, operands))
+    normaliser = _with_sink(product([w], _without(dims, op.over)), _played(op, "sink", operands))
     return elementwise(_product, [w, _inverse(normaliser)], dims), {}
 
 
@@ -254,20 +274,20 @@ def _grid(op: Op, q: Box, k: Box) -> tuple[str, ...]:
     return tuple(d for d in dict.fromkeys((*q.dims, *k.dims)) if d not in op.over or d not in q.dims)
 
 
-def _probabilities(op: Op, q: Box, k: Box, rotary: list[Box], draw: Draw) -> tuple[Box, Box]:
+def _probabilities(op: Op, q: Box, k: Box, rotary: list[Box], documents: list[Box], draw: Draw) -> tuple[Box, Box]:
     """(the exponentials of the scores, the dropout factors) of attention."""
     grid = _grid(op, q, k)
     products = elementwise(_sum, [product([q, k], grid), *([product(rotary, grid)] if rotary else [])], grid)
-    w = _weight(Box(products.extent, reduced(products.numbers * factor(op))), op)
+    w = _weight(Box(products.extent, reduced(products.numbers * factor(op))), op, documents)
     return w, Box(w.extent, draw(w.extent) if op.attrs.get("dropout") else np.ones_like(w.numbers))
 
 
 def _flash(op: Op, operands: list[Box], dims: tuple[str, ...], draw: Draw) -> tuple[Box, Kept]:
     """The weights w(q k) of the values, over the sum of all weights, which is kept as the statistic."""
-    q, k, v, *more = operands
-    sinks, rotary = (more, []) if op.kind == "flash_sink" else ([], more)
-    w, mask = _probabilities(op, q, k, rotary, draw)
-    normaliser = _with_sink(product([w], tuple(d for d in w.dims if d not in op.over)), sinks)
+    q, k, v, *_ = operands
+    rotary = [box for role in ("q_rope", "k_rope") for box in _played(op, role, operands)]
+    w, mask = _probabilities(op, q, k, rotary, _documents(op, operands), draw)
+    normaliser = _with_sink(product([w], tuple(d for d in w.dims if d not in op.over)), _played(op, "sink", operands))
     return product([w, mask, _inverse(normaliser), v], dims), {"lse": normaliser}
 
 
@@ -284,8 +304,10 @@ def _flash_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tupl
         sink = saved.operand(position)
         unseen = elementwise(_product, [share, Box(sink.extent, exponential(sink.numbers))], share.dims)
         return product([Box(unseen.extent, reduced(-unseen.numbers)), product([dy, saved.result()], share.dims)], dims)
-    q, k, *rotary = factors = [saved.operand(i) for i, role in enumerate(op.row.operands) if role not in ("v", "sink")]
-    w, mask = _probabilities(op, q, k, rotary, saved.draw)
+    roles = op.row.operands[:len(op.inputs)]
+    q, k, *rotary = factors = [saved.operand(i) for i, role in enumerate(roles) if role not in ("v", "sink", *SEEN_BY)]
+    documents = [saved.operand(roles.index(role)) for role in SEEN_BY if role in roles]
+    w, mask = _probabilities(op, q, k, rotary, documents, saved.draw)
     if position == VALUES:
         return product([w, mask, share, dy], dims)
     dprobs = product([mask, product([dy, saved.operand(VALUES)], w.dims)], w.dims)
@@ -296,26 +318,40 @@ def _flash_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tupl
 
 
 def _rope(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
-    return _rotated(op, operands[0], 1).ordered(dims), {}
+    return _rotated(op, operands[0], 1, operands[1:]).ordered(dims), {}
 
 
-def _rope_back(op: Op, _position: int, dy: Box, _saved: SavedOperands, dims: tuple[str, ...]) -> Box:
-    return _rotated(op, dy, -1).ordered(dims)
+def _rope_back(op: Op, _position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
+    return _rotated(op, dy, -1, [saved.operand(k) for k in range(1, len(op.inputs))]).ordered(dims)
 
 
-def _rotated(op: Op, x: Box, sign: int) -> Box:
-    """Each pair (2k, 2k + 1) turned by an angle with rational sine and cosine; pairs held by half are left out."""
+def _rotated(op: Op, x: Box, sign: int, positions: Sequence[Box]) -> Box:
+    """Each pair (2k, 2k + 1) turned by an angle with rational sine and cosine; pairs held by half are left out.
+
+    The angle is one of the token's position, or, where none is given, of its place.
+    """
     dim = op.over[0]
     whole = {dim: tuple(i for i in x.extent[dim] if i ^ 1 in x.extent[dim])}
     x = x.cut(whole)
-    angle = {d: x.extent[d] for d in ("seq",) if d in x.extent} | {dim: tuple(i // 2 for i in x.extent[dim])}
-    t = Box({**angle, dim: x.extent[dim]}, keyed("rotary", angle))
+    pairs = {dim: tuple(i // 2 for i in x.extent[dim])}
+    if positions:
+        (x, at), _ = common([x, positions[0]])
+        known = np.unique(at.numbers)
+        angles = keyed("rotary", {"seq": tuple(known.tolist()), **pairs})
+        t = Box({**at.extent, dim: x.extent[dim]}, angles[np.searchsorted(known, at.numbers)])
+    else:
+        angle = {d: x.extent[d] for d in ("seq",) if d in x.extent} | pairs
+        t = Box({**angle, dim: x.extent[dim]}, keyed("rotary", angle))
     share = inverse(reduced(1 + t.numbers * t.numbers))
     cosine = Box(t.extent, reduced(reduced(1 - t.numbers * t.numbers) * share))
     turned = sign * np.array([1 if i % 2 else -1 for i in x.extent[dim]], np.int64)
     sine = Box(t.extent, reduced(2 * t.numbers * share) * aligned(Box(whole, turned), t.dims))
     partner = Box(x.extent, x.numbers.take([x.extent[dim].index(i ^ 1) for i in x.extent[dim]], x.dims.index(dim)))
     return elementwise(lambda a, c, b, s: reduced(a * c) + b * s, [x, cosine, partner, sine], x.dims)
+
+
+def _one_hot(op: Op, operands: list[Box], dims: tuple[str, ...], sizes: Mapping[str, int]) -> Box:
+    return _hits(operands[0], op.over[0], tuple(range(sizes[op.over[0]]))).ordered(dims)
 
 
 def _hits(ids: Box, over: str, rows: tuple[int, ...]) -> Box:
@@ -382,16 +418,20 @@ def _matrix(box: Box) -> network.Matrix:
     return a, b, c, d
 
 
-ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
+_FORWARD: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
     "layer_norm": _norm, "rms_norm": _norm, "layer_norm_plain": _norm, "rms_norm_plain": _norm, "softmax": _softmax,
     "softmax_sink": _softmax, "flash": _flash, "flash_rope": _flash, "flash_sink": _flash, "rope": _rope,
     "lookup": _lookup, "cross_entropy": _cross_entropy, "unit": _unit, "logsumexp": _logsumexp,
 }
+ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
+    **_FORWARD, **{str(within(kind)): _FORWARD[kind] for kind in ATTENDING}}
 """Kind -> its forward, of those that work over dims."""
 
-_ROWS_BACK: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]], Box]] = {
+_BACKWARD: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]], Box]] = {
     "layer_norm": _norm_back, "rms_norm": _norm_back, "layer_norm_plain": _norm_back, "rms_norm_plain": _norm_back,
     "softmax": _softmax_back, "softmax_sink": _softmax_back, "flash": _flash_back, "flash_rope": _flash_back,
     "flash_sink": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
     "unit": _unit_back, "logsumexp": _logsumexp_back,
 }
+_ROWS_BACK: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]], Box]] = {
+    **_BACKWARD, **{str(within(kind)): _BACKWARD[kind] for kind in ATTENDING}}

@@ -363,14 +363,15 @@ class Machine:
             self._teams[key] = tuple(found.values())
         return self._teams[key]
 
-    def token_count(self, rank: int, loss: str = "") -> int:
-        """The rank's tokens of a loss, of the first where none is named.
+    def token_count(self, rank: int, loss: str = "", how: str = "") -> int:
+        """The weight of what the rank has of what a loss sums, of the first loss where none is named.
 
-        Those of the microbatch inside the loop, of all microbatches outside.
+        `how` may be the label of weights that are left out, or taken once. It is that of the microbatch inside the
+        loop, of all microbatches outside.
         """
         inside = range(self.setting.microbatches) if self.microbatch is None else (self.microbatch,)
         named = loss if loss in self.reference.losses else self.reference.losses[0]
-        return sum(self.space.tokens(self.named(rank), k, named) for k in inside)
+        return sum(self.space.tokens(self.named(rank), k, named, how) for k in inside)
 
 
 def fraction(number: Number | None) -> Fraction | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from placealg.errors import InputError
@@ -16,10 +16,12 @@ from placealg.simulator.functions import Missing
 from placealg.simulator.machine import Machine, fraction
 from placealg.simulator.redistribute import REDISTRIBUTE, Boxes, Team
 from placealg.simulator.rules import WEIGHTS_APART
-from placealg.simulator.space import BATCH, seed_of
+from placealg.simulator.space import seed_of
 from placealg.simulator.store import Name, Store
 from placealg.simulator.tiers import CARRIES, carry, end, keeper
+from placealg.simulator.tokens import BATCH
 from placealg.step.program import Event
+from placealg.step.versions import LEFT_OUT
 
 LOCAL = ("slice", "pad", "scale")
 """The redistributions without communication."""
@@ -48,7 +50,7 @@ def read_loss(m: Machine, e: Event, rank: int) -> None:
     if not m.reads_only:
         m.watch.losses(m, e, rank, final)
     own = final and final.cut({BATCH: m.space.sequences(m.microbatch or 0, e.unit)})
-    at.seeds[e.unit] = divided(m, e, rank, Fraction(1), own.numbers.size if own else 0)
+    at.seeds[e.unit] = divided(m, e, rank, Fraction(1), m.space.weight(own.extent) if own else 0)
 
 
 def _op(m: Machine, e: Event) -> Op:
@@ -67,6 +69,17 @@ def _labels(e: Event, op: Op) -> tuple[str, ...]:
     if tuple(name for name, _, _ in names) != op.inputs:
         raise InputError(f"{e.path}: reads {', '.join(e.reads)}, but '{op.output}' is made from {', '.join(op.inputs)}")
     return tuple(label for _, _, label in names)
+
+
+def _run(op: Op, labels: tuple[str, ...]) -> tuple[Op, tuple[str, ...]]:
+    """The op as it runs, and the labels of its operands: without those that are left out, and what goes with them."""
+    out = {k for k, label in enumerate(labels) if label == LEFT_OUT}
+    if not out:
+        return op, labels
+    if op.row.attributes:
+        out = {k for k in range(len(op.inputs)) if op.role(k) in op.row.attributes}
+    kept = [k for k in range(len(op.inputs)) if k not in out]
+    return replace(op, inputs=tuple(op.inputs[k] for k in kept)), tuple(labels[k] for k in kept)
 
 
 def _at(m: Machine, e: Event, tensor: str) -> Name:
@@ -91,7 +104,7 @@ def _read(m: Machine, e: Event, rank: int, tensor: str, label: str) -> Box | Non
 
 def _forward(m: Machine, e: Event) -> None:
     op, here = _op(m, e), (e.tensor, m.instance)
-    labels = _labels(e, op)
+    op, labels = _run(op, _labels(e, op))
     operands = {rank: [_read(m, e, rank, name, label) for name, label in zip(op.inputs, labels, strict=True)]
                 for rank in m.acting(e) if m.chosen(e, rank)}
     for rank in operands:
@@ -205,9 +218,9 @@ def _keys(m: Machine, rank: int, extent: Extent) -> tuple[Extent, list[str]]:
 
 
 def _backward(m: Machine, e: Event) -> None:
-    op, space = _op(m, e), m.space
-    labels = _labels(e, op)
-    starts = e.tensor == space.graph.ops[-1].inputs[0] if space.whole else op == space.graph.ops[-1]
+    whole, space = _op(m, e), m.space
+    op, labels = _run(whole, _labels(e, whole))
+    starts = e.tensor == space.graph.ops[-1].inputs[0] if space.whole else whole == space.graph.ops[-1]
     starts = starts and m.instance == (m.setting.instances(op.unit, space.graph) - 1 if space.whole else 0)
     for rank in m.acting(e):
         if not m.chosen(e, rank):

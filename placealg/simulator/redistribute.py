@@ -139,7 +139,21 @@ def _sums_passed(team: Team, boxes: Boxes, dim: str) -> Boxes:
 
 
 def _slice(team: Team, boxes: Boxes) -> Boxes:
-    return _kept(team, boxes, team.dim(team.event.to))
+    dim = team.dim(team.event.to)
+    return _from_the_start(team, boxes, dim) if team.event.renumbered else _kept(team, boxes, dim)
+
+
+def _from_the_start(team: Team, boxes: Boxes, dim: str) -> Boxes:
+    """Every member takes for its own indices of `dim` the numbers with which the whole begins."""
+    found: Boxes = []
+    for member, box in enumerate(boxes):
+        if box is not None:
+            _has(team, box.dims, dim)
+            own = team.owned(member, dim, box.extent[dim])
+            first = box.cut({dim: box.extent[dim][:len(own)]})
+            box = Box({**first.extent, dim: own}, first.numbers)
+        found.append(box)
+    return found
 
 
 def _kept(team: Team, boxes: Boxes, dim: str) -> Boxes:

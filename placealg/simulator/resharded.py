@@ -17,8 +17,7 @@ from placealg.simulator import device
 from placealg.simulator.field import Array, Number
 from placealg.simulator.machine import Machine, Table
 from placealg.simulator.run import Checkpoint, Comparison, Differs, Outcome, Trees, go_through, switch_on, train
-from placealg.simulator.setting import Cell, Setting, few_microbatches, fewest_layers, fitting_microbatches
-from placealg.simulator.space import Space
+from placealg.simulator.setting import Setting, few_microbatches, fewest_layers, fitting_microbatches
 from placealg.simulator.space import of as space_of
 from placealg.step.lower import lowered
 from placealg.step.program import Step
@@ -50,22 +49,15 @@ def meshes(old: Step, new: Step, sizes: tuple[Mapping[str, int], Mapping[str, in
     most = max(few_microbatches(s.reference, n) for s, n in zip(steps, sizes, strict=True))
     many = [fitting_microbatches(s.reference, n, min(s.reference.microbatches or 2, most))
             for s, n in zip(steps, sizes, strict=True)]
-    plain = [Setting.equal(s.reference, n, m, 1, layers=layers // each, seed=seed)
+    plain = [replace(Setting.equal(s.reference, n, m, 1, layers=layers // each, seed=seed), padding=False)
              for s, n, m, each in zip(steps, sizes, many, units, strict=True)]
     spaces = [space_of(s.reference, p) for s, p in zip(steps, plain, strict=True)]
     each = [sum(len(space.sequences(k)) for k in range(space.setting.microbatches)) for space in spaces]
     every = math.lcm(*each)
-    ranks = [space.ranks_of_dims() for space in spaces]
+    ranks = [space.multiples() for space in spaces]
     multiples = FrozenMap({d: math.lcm(*(r.get(d, 1) for r in ranks)) for d in {**ranks[0], **ranks[1]}})
-    return Meshes(*(replace(p, counts=_counts(space, every // n), multiples=multiples)
-                    for p, n, space in zip(plain, each, spaces, strict=True)))
-
-
-def _counts(space: Space, each: int) -> dict[Cell, int]:
-    """So many sequences in every cell that has some of its own: along an axis that cuts sequences, the first one."""
-    data, batch = space.reference.data_axes, space.batch_axes
-    return {cell: each if not any(c for a, c in zip(data, cell[0], strict=True) if a not in batch) else 0
-            for cell in space.setting.counts}
+    return Meshes(*(replace(p, counts=dict.fromkeys(p.counts, every // n), multiples=multiples, padding=False)
+                    for p, n in zip(plain, each, strict=True)))
 
 
 def resharded(old: Step, new: Step, settings: Meshes, steps: int = 1) -> Outcome:

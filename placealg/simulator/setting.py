@@ -40,10 +40,12 @@ class Setting:
 
     Of several losses each has tokens of its own in every cell: as many as the first has, some cells further on.
 
-    With `floats` an op graph runs in floats: such a run shows, and judges nothing.
+    With `floats` an op graph runs in floats: such a run shows, and judges nothing. Where weights of tokens are data,
+    `padding` adds to each cell a sequence of padding.
 
-    Of a step that runs op by op a count is one of sequences, all of one length (`Space`): along a data axis that cuts
-    sequences and never the batch, all cells have equally many tokens, and the counts at its coordinate 0 hold for all.
+    Of a step that runs op by op a count is one of sequences, all of one length (`tokens.py`): along a data axis that
+    cuts sequences and never the batch, of as many parts of sequences as the tokens weigh that a rank has; its other
+    tokens have no weight.
     Of a pipeline the depth is small: the layers per stage that a strategy lists are for the real one.
     """
 
@@ -56,6 +58,7 @@ class Setting:
     seed: int = 0
     multiples: Mapping[str, int] = FrozenMap()
     floats: bool = False
+    padding: bool = True
 
     def __post_init__(self) -> None:
         for name in ("sizes", "counts", "owners", "multiples"):

@@ -1,16 +1,17 @@
 """The sizes of a run of an op graph, and who owns what: indices of dims, sequences, elements of parameters.
 
 Every dim is small. The batch is the sequences of one microbatch, numbered through the step; the setting's token counts
-say how many of them each rank of the data axes has. Any other dim is cut into equal blocks by all axes that split it
-somewhere, the first axis of the mesh in the largest blocks. All of this follows from the reference, that is from the
-strategy's lists of dims, and nothing from the events.
+say how many of them each rank of the data axes has (`tokens.py`). Any other dim is cut into equal blocks by all axes
+that split it somewhere, the first axis of the mesh in the largest blocks; under every other seed a rank has of a dim of
+tokens two blocks, one from the front and one from the back (a zig-zag). All of this follows from the reference, that is
+from the strategy's lists of dims, and nothing from the events.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -21,17 +22,17 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, Op
+from placealg.models.tokens import DOCUMENTS, OF_LOSS, POSITIONS, WEIGHTS
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
-from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, residues
+from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, reduced, residues
 from placealg.simulator.network import Token
 from placealg.simulator.rules import WHOLE, split_dim
-from placealg.simulator.setting import ELEMENTS, Setting, token_ids
+from placealg.simulator.setting import ELEMENTS, Setting
+from placealg.simulator.tokens import BATCH, PAIR, Cutting, Tokens
 from placealg.step.program import Group, Reference
+from placealg.step.versions import LEFT_OUT, ONCE
 from placealg.strategy.vocabulary import LAYER
-
-BATCH = "batch"
-"""The dim of the sequences."""
 
 _MOST, _SMALLEST, _EVEN, _CHOICE = 12, 2, 2, 2
 
@@ -57,9 +58,9 @@ class Space:
     graphs all numbers are residues. `whole` tells which.
 
     `loss_dims` are the dims of what the loss sums. `batch_axes` are the data axes that split the batch, of any op: a
-    sequence belongs to the ranks of its cell along them. Along other data axes (those that split every sequence) all
-    cells have the counts of the cell at coordinate 0. `differentiable` are the tensors that take a gradient;
-    `extents` remembers where parts of parameters lie.
+    sequence belongs to the ranks of its cell along them. Along other data axes, which split every sequence, a cell has
+    a part of each. `differentiable` are the tensors that take a gradient; `extents` remembers where parts of parameters
+    lie.
     """
 
     def __init__(self, reference: Reference, graph: Graph, setting: Setting) -> None:
@@ -71,42 +72,43 @@ class Space:
         split = _split_by(reference, graph)
         self._loss_split = {a: _loss_split(reference, graph, a) for a in reference.data_axes}
         self.batch_axes = tuple(a for a in reference.data_axes if BATCH in split[a])
-        self._blocks = _blocks(graph, self.loss_dims, split)
+        self.weighted = WEIGHTS in graph.tensors
+        own = tuple(graph.tensors[WEIGHTS].dims) if self.weighted else self.loss_dims
+        self._token_dims = {name for dim in own if dim != BATCH for name in _names(graph, dim)}
+        self._blocks = _blocks(graph, self._token_dims, split)
         self._shared = tuple(a for a in self._blocks[BATCH] if a not in reference.data_axes)
-        self.sizes = _sizes(graph, FrozenMap({d: math.lcm(n, setting.multiples.get(d, 1))
-                                              for d, n in self.ranks_of_dims().items()}))
-        self._cells: dict[int, Mapping[str, int]] = {}
-        self._sequences = {loss: tuple(self._numbered(k, loss) for k in range(setting.microbatches))
-                           for loss in reference.losses}
-        if not self._cells:
-            apart = [a for a in reference.data_axes if a not in self.batch_axes]
-            raise InputError("the batch is empty: at least one cell needs a token"
-                             + (f", at coordinate 0 of {', '.join(apart)}" if apart else ""))
+        multiples = {d: math.lcm(n, setting.multiples.get(d, 1)) for d, n in self.multiples().items()}
+        self.sizes = _sizes(graph, FrozenMap(multiples))
         self._owners: dict[tuple[str, str, int], int] = {}
+        apart = {a: d for a, d in self._loss_split.items() if a not in self.batch_axes and d != BATCH}
+        each = math.prod(setting.sizes[a] for a in self._shared)
+        inner = {d: self.sizes[d] for d in own if d != BATCH}
+        cutting = Cutting(self.batch_axes, apart, each, inner, self.owner,
+                          all(n % multiples[d] == 0 for d, n in inner.items()))
+        self._tokens = Tokens(reference, setting, cutting, {d: self.sizes[d] for d in self.loss_dims if d != BATCH},
+                              self.weighted and setting.padding)
+        self._counted: dict[tuple[tuple[tuple[str, int], ...], int, str, str], int] = {}
         self._data: dict[tuple[str, int, Indices], Box] = {}
         self._parts: dict[str, tuple[OwnedElements, ...]] = {}
         self.extents: dict[tuple[str, tuple[int, ...]], Extent] = {}
 
-    def ranks_of_dims(self) -> dict[str, int]:
-        """Dim -> the product of the sizes of all axes that split it somewhere."""
-        return {d: math.prod(self.setting.sizes[a] for a in axes) for d, axes in self._blocks.items()}
+    def multiples(self) -> dict[str, int]:
+        """Dim -> what divides its size: the product of the sizes of all axes that split it somewhere.
 
-    def _numbered(self, microbatch: int, loss: str) -> Indices:
-        """A loss's sequences of a microbatch: for every token of a cell as many as there are ranks that share them."""
-        each = math.prod(self.setting.sizes[a] for a in self._shared)
-        found: list[int] = []
-        for (coordinates, k), ids in token_ids(self.reference, self.setting, loss).items():
-            cell = dict(zip(self.reference.data_axes, coordinates, strict=True))
-            if k == microbatch and not any(c for a, c in cell.items() if a not in self.batch_axes):
-                numbers = range(ids.start * each, ids.stop * each)
-                self._cells |= dict.fromkeys(numbers, cell)
-                found += numbers
-        return tuple(found)
+        Of tokens each block has two at least, whose weights differ; with documents, which have several, four.
+        """
+        ranks = {d: math.prod(self.setting.sizes[a] for a in axes) for d, axes in self._blocks.items()}
+        least = PAIR * (2 if DOCUMENTS in self.graph.tensors else 1)
+        return {d: n * (least if d in self._token_dims else 1) * self._turns(d) for d, n in ranks.items()}
+
+    def _turns(self, dim: str) -> int:
+        """How many blocks of a dim each rank has."""
+        cut = any(self.setting.sizes[a] > 1 for a in self._blocks[dim])
+        return 2 if cut and dim in self._token_dims and self.setting.seed % 2 else 1
 
     def sequences(self, microbatch: int, loss: str = "") -> Indices:
         """The sequences of a microbatch, those of all ranks; of one loss or of all."""
-        chosen = (found for name, found in self._sequences.items() if loss in ("", name))
-        return tuple(i for found in chosen for i in found[microbatch])
+        return self._tokens.sequences(microbatch, loss)
 
     def extent(self, dims: Iterable[str], sequences: Indices) -> Extent:
         """All indices of these dims."""
@@ -121,11 +123,13 @@ class Space:
 
     def _owner(self, axis: str, dim: str, index: int) -> int:
         if dim == BATCH and axis in self.batch_axes:
-            return self._cells[index][axis]
+            return self._tokens.cells[index][axis]
         axes = self._shared if dim == BATCH else self._blocks[dim]
         axes = axes if axis in axes else (axis,)
         size = math.prod(self.setting.sizes[a] for a in axes)
-        block = index % size if dim == BATCH else index * size // self.sizes[dim]
+        turns = 1 if dim == BATCH else self._turns(dim)
+        block = index % size if dim == BATCH else index * size * turns // self.sizes[dim]
+        block = block if block < size else turns * size - 1 - block
         inside = math.prod(self.setting.sizes[a] for a in axes[axes.index(axis) + 1:])
         return block // inside % self.setting.sizes[axis]
 
@@ -143,13 +147,29 @@ class Space:
         known = {i: turned[k] for k, i in enumerate(indices)}
         return tuple(sorted(known[i] for i in self.owned((axis,), at, dim, indices)))
 
-    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "") -> int:
-        """The elements of what a loss sums that the rank with coordinates `at` has of a microbatch."""
-        count = 1
-        for dim, indices in self.extent(self.loss_dims, self.sequences(microbatch, loss)).items():
-            axes = [a for a, split in self._loss_split.items() if split == dim]
-            count *= len(self.owned(axes, at, dim, indices))
-        return count
+    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "", how: str = "") -> int:
+        """The weight of what the rank with coordinates `at` has of a microbatch, of what one loss, or all, sum.
+
+        With `how` the label of weights that are left out it is the number of tokens, of those taken once that of tokens
+        with a weight.
+        """
+        key = (tuple(at.items()), microbatch, loss, how)
+        if key not in self._counted:
+            held = {dim: self.owned([a for a, split in self._loss_split.items() if split == dim], at, dim, indices)
+                    for dim, indices in self.extent(self.loss_dims, self.sequences(microbatch, loss)).items()}
+            each = np.broadcast_to(self._tokens.counted(held), [len(at) for at in held.values()])
+            self._counted[key] = int(each.size if how == LEFT_OUT else (each > 0).sum() if how == ONCE else each.sum())
+        return self._counted[key]
+
+    def weights(self, extent: Extent) -> Array:
+        """What the gradient of a loss is at every number of an extent of what it sums: 1 where weights are data."""
+        if self.weighted:
+            return np.ones([1] * len(extent), element_type())
+        return self._tokens.counted(extent).astype(element_type())
+
+    def weight(self, extent: Extent) -> int:
+        """The weight of all that an extent has of what losses sum."""
+        return int(np.broadcast_to(self._tokens.counted(extent), [len(at) for at in extent.values()]).sum())
 
     def data(self, name: str, number: int, sequences: Indices) -> Box:
         """The numbers that come with the batch of step `number`; ids are rows of the table that they address."""
@@ -158,12 +178,23 @@ class Space:
             extent = self.extent(self.graph.tensors[name].dims, sequences)
             if self.whole:
                 return Box(extent, objects([self.token(number, i).x for i in sequences]))
+            if (attribute := self._attribute(name, extent)) is not None:
+                self._data[key] = Box(extent, attribute)
+                return self._data[key]
             ids = self.graph.tensors[name].element == "ids"
             numbers = (drawn if ids else keyed)(f"data {self.setting.seed} {number} {name}", extent)
             rows = [op.over[0] for op in self.graph.consumers(name) if op.over] if ids else []
             numbers = numbers % self.sizes[rows[0]] if rows else numbers
             self._data[key] = Box(extent, numbers)
         return self._data[key]
+
+    def _attribute(self, name: str, extent: Extent) -> Array | None:
+        """The numbers of an attribute of tokens; positions begin again with each document where there are some."""
+        if name == WEIGHTS:
+            return self._tokens.weights(extent).astype(element_type())
+        if name in (DOCUMENTS, OF_LOSS):
+            return self._tokens.documents(extent)
+        return self._tokens.positions(extent) if name == POSITIONS and DOCUMENTS in self.graph.tensors else None
 
     def token(self, number: int, sequence: int) -> Token:
         """A token of step `number`, of a graph of whole units."""
@@ -288,12 +319,11 @@ def _loss_split(reference: Reference, graph: Graph, axis: str) -> str:
     return BATCH if dim in ("", WHOLE) else dim
 
 
-def _blocks(graph: Graph, loss_dims: Iterable[str], split: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
+def _blocks(graph: Graph, tokens: Collection[str], split: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:
     """Dim -> the axes that cut it into equal blocks: those that split it.
 
-    The dims of the loss are cut by every axis that splits more than the batch, so that any shard has as many tokens.
+    The dims of tokens are cut by every axis that splits more than the batch, so that any shard has as many of them.
     """
-    tokens = {name for dim in loss_dims if dim != BATCH for name in _names(graph, dim)}
     return {d: tuple(a for a, dims in split.items() if d in dims or (d in tokens and dims - {BATCH}))
             for d in {BATCH: None, **graph.dims}}
 
@@ -360,35 +390,36 @@ def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[st
 
 
 def weights(space: Space) -> dict[int, Fraction]:
-    """Sequence -> the reference weight of each of its tokens, in the loss whose sequence it is."""
+    """Sequence -> by what the weight of each of its tokens is multiplied in the loss whose sequence it is."""
     found, microbatches = dict[int, Fraction](), range(space.setting.microbatches)
-    length = math.prod(space.sizes[d] for d in space.loss_dims if d != BATCH)
     weighting = space.reference.weighting
     if weighting not in ("token_mean", "microbatch_mean", "sum"):
         raise InputError(f"unknown reference weighting '{weighting}'", name=weighting,
                          valid=("token_mean", "microbatch_mean", "sum"))
     for loss in space.reference.losses:
         inside = {k: space.sequences(k, loss) for k in microbatches}
-        every = sum(map(len, inside.values()))
-        for ids in inside.values():
-            count = every if weighting == "token_mean" else len(microbatches) * len(ids)
-            each = Fraction(1) if weighting == "sum" else Fraction(1, count * length) if ids else network.ZERO
-            found |= dict.fromkeys(ids, each)
+        counted = {k: space.weight(space.extent(space.loss_dims, ids)) for k, ids in inside.items()}
+        every = sum(counted.values())
+        for k, ids in inside.items():
+            count = every if weighting == "token_mean" else len(microbatches) * counted[k]
+            found |= dict.fromkeys(ids, Fraction(1) if weighting == "sum" else Fraction(1, count) if count
+                                   else network.ZERO)
     return found
 
 
-def seed_of(space: Space, number: int, box: Box, weight: Mapping[int, Fraction]) -> Box:
-    """The gradient of the loss of step `number` with respect to what it reads: of a sum each token's weight.
+def seed_of(space: Space, number: int, box: Box, factor: Mapping[int, Fraction]) -> Box:
+    """The gradient of the loss of step `number` with respect to what it reads: each token's weight, times a factor.
 
-    Of whole units the loss of a token is half the squared distance to its target.
+    The factors are those of sequences. Of whole units the loss of a token is half the squared distance to its target.
     """
     if space.whole:
         outputs = zip(box.extent[BATCH], box.numbers, strict=True)
-        return Box(box.extent, objects([network.loss_gradient(y, space.token(number, i).target, weight[i])
+        return Box(box.extent, objects([network.loss_gradient(y, space.token(number, i).target, factor[i])
                                         for i, y in outputs]))
-    along = np.array([residues(weight[i])[0] for i in box.extent[BATCH]], element_type())
+    along = np.array([residues(factor[i])[0] for i in box.extent[BATCH]], element_type())
     shape = [len(at) if d == BATCH else 1 for d, at in box.extent.items()]
-    return Box(box.extent, np.broadcast_to(along.reshape(shape), box.numbers.shape))
+    return Box(box.extent, reduced(np.broadcast_to(along.reshape(shape) * space.weights(box.extent),
+                                                   box.numbers.shape)))
 
 
 def of(reference: Reference, setting: Setting) -> Space:

@@ -17,6 +17,7 @@ from placealg.models.backward import terms
 from placealg.models.graph import Graph
 from placealg.models.model import Model
 from placealg.models.names import parameters_of
+from placealg.models.tokens import WEIGHTS as WEIGHTS_OF_TOKENS
 from placealg.step import rules
 from placealg.step.compatibility import check_fit, kept_ops, pipeline_of
 from placealg.step.event import MICROBATCH, Phase
@@ -235,12 +236,12 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     counting = next((a for a in (averaging, own) if a and a.divisor == "count"), None)
     if counting and MICROBATCH in counting.counted:
         for loss in model.losses:
-            yield from _count(counting, "prepare", loss)
+            yield from _count(counting, "prepare", loss, model.graph)
 
     yield from _forward(strategy, model, plans, operations, averaging)
     if counting and MICROBATCH not in counting.counted:
         for loss in model.losses:
-            yield from _count(counting, "forward", loss)
+            yield from _count(counting, "forward", loss, model.graph)
     for plan in plans:
         yield from rules.take_statistic(plan, averaging) if plan.group.statistic and not plan.group.taken else ()
     yield from operations.passes["loss"].forward if operations else ()
@@ -298,9 +299,10 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     yield from saving.global_states("resume", strategy.mesh.names, scaled)
 
 
-def _count(averaging: Averaging, phase: Phase, loss: str) -> Iterator[Event]:
+def _count(averaging: Averaging, phase: Phase, loss: str, graph: Graph) -> Iterator[Event]:
     axes = tuple(a for a in averaging.counted if a != MICROBATCH)
-    yield Event(phase, "compute", "count", unit=loss, rule=Rule(
+    weights = (WEIGHTS_OF_TOKENS,) if WEIGHTS_OF_TOKENS in graph.tensors else ()
+    yield Event(phase, "compute", "count", unit=loss, reads=weights, rule=Rule(
         "loss", "the loss is divided by a token count" + (", which the ranks must agree on" if axes else
                                                           "; no axis is counted over, so that it is the rank's own")))
     if axes:

@@ -85,6 +85,7 @@ ACROSS = {"offload": ("device", "host"), "fetch": ("host", "device")}
 """Verb that copies between tiers -> (tier read, tier written) of an event that names one tier only."""
 
 _DRAWN = re.compile(r"\w+\((\w+)\)\Z")
+_LOCAL = re.compile(r"local\((\w+)\)\Z")
 
 
 def takes_part(at: tuple[str, ...], position: str) -> bool:
@@ -259,7 +260,17 @@ class Event:
         'dp'
         """
         found = _DRAWN.match(self.layout)
-        return found[1] if found else ""
+        return found[1] if found and not self.renumbered else ""
+
+    @property
+    def renumbered(self) -> str:
+        """The axis along which every rank counts what it takes of a tensor from its own start; "" if none does.
+
+        >>> Event("forward", "slice", "data.positions", axes=("cp",), layout="local(cp)").renumbered
+        'cp'
+        """
+        found = _LOCAL.match(self.layout)
+        return found[1] if found and self.on_tensor else ""
 
     @property
     def owning(self) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from placealg.step.verbs import (
     VERBS,
     VerbName,
 )
+from placealg.step.versions import LEFT_OUT, ONCE
 from placealg.step.where import parse_where
 from placealg.strategy.kinds import placed
 from placealg.strategy.options import DEFAULTS, TYPES
@@ -103,7 +104,7 @@ def _reads(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
         tensor, at, label = name.partition("@")
         if tensor not in tensors:
             raise InputError(f"{key} names '{tensor}', which is no tensor of an op", name=tensor, valid=tensors)
-        if at:
+        if at and label not in (LEFT_OUT, ONCE):
             _version(key, label, reference)
     return tuple(value)
 

@@ -1,4 +1,4 @@
-"""What of a model a strategy trains: its [adapters], frozen groups, and further terms of the loss of its routers."""
+"""What of a model a strategy trains: [adapters], frozen groups, attributes of tokens, terms of the loss of routers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from placealg.models.router_bias import with_router_bias
 from placealg.models.router_losses import routers, with_router_losses
 from placealg.models.split_layers import AGAIN, AWAY, layers_apart, layers_problem
 from placealg.models.stage_parts import alone_problem, standing_alone
-from placealg.strategy.spec import Strategy, matches
+from placealg.models.tokens import Attributes, attributes_problem, with_attributes
+from placealg.strategy.spec import DEFAULTS, Strategy, matches
 from placealg.strategy.validation import Problem
 
 
@@ -41,7 +42,9 @@ def taught(strategy: Strategy, model: Model) -> Model:
 
     It fits: `trained_problems` has none.
     """
-    model = with_router_losses(model, strategy.option("loss", "terms"))
+    weighted = strategy.option("loss", "term_tokens") == "weighted"
+    model = with_attributes(model, attributes_of(strategy))
+    model = with_router_losses(model, strategy.option("loss", "terms"), weighted)
     if strategy.option("optimizer", "router_bias"):
         model = with_router_bias(model)
     patterns = strategy.option("adapters", "match")
@@ -55,6 +58,23 @@ def taught(strategy: Strategy, model: Model) -> Model:
         model = with_fp8_scales(model, lambda name: any(matches(p, name) for p in scaled))
     rules = [rule for rule in strategy.groups if rule.frozen]
     return frozen(model, lambda name: any(rule.matches(name) for rule in rules))
+
+
+def attributes_of(strategy: Strategy) -> Attributes:
+    """The attributes of tokens that a strategy says are data."""
+    said = strategy.attributes
+    return Attributes(said.get("weights", False), said.get("documents", False), "positions" in said,
+                      said.get("per", "token"), "predictions" in said)
+
+
+def _attribute_problems(strategy: Strategy, model: Model) -> list[Problem]:
+    """Attributes of tokens that a model cannot have."""
+    said = attributes_of(strategy)
+    if not said or not (problem := attributes_problem(model, said)):
+        return []
+    key = list(strategy.attributes)[-1]
+    table = "tokens" if key in DEFAULTS["tokens"] else "loss"
+    return [((table, key), InputError(f"[{table}] {key}: {problem}"))]
 
 
 def layers_chosen(strategy: Strategy) -> tuple[str, str]:
@@ -80,14 +100,20 @@ def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
         return [(("optimizer", "router_bias"), InputError(f"[optimizer] router_bias: {model.name} has no router, which "
                                                           "alone has such a bias: say --model mixtral-8x7b"))]
     for key in ("term_divisor", "term_axes"):
-        if key in said and not wanted and not own:
+        if key in said and not wanted and not own and not attributes_of(strategy).apart:
             return [(("loss", key), InputError(f"[loss] {key}: nothing says which terms; say terms", valid=TERMS))]
+    said_of = attributes_of(strategy)
+    if strategy.option("loss", "term_tokens") == "weighted" and not (
+            wanted and (said_of.weights or said_of.per != "token")):
+        return [(("loss", "term_tokens"), InputError("[loss] term_tokens: " + (
+            "no weights of tokens are told: say weights = true in [tokens]" if wanted else
+            "nothing says which terms; say terms"), valid=() if wanted else TERMS))]
     divisor, axes = strategy.loss_of_terms()
     loss = strategy.loss()
     if "term_axes" in said and divisor == "tokens":
         return [(("loss", "term_axes"), InputError("[loss] term_axes: terms are divided by 'tokens', the rank's own, "
                                                    "which are counted along no axis; say term_divisor = \"count\""))]
-    if (wanted or own) and "term_divisor" in said and loss["reference"] == "sum" and divisor != "one":
+    if (wanted or own or said_of.apart) and "term_divisor" in said and loss["reference"] == "sum" and divisor != "one":
         return [(("loss", "term_divisor"), InputError(
             f"[loss] term_divisor is '{divisor}', and the loss is held against the sum over all tokens, its terms with "
             "it: leave it out"))]
@@ -116,7 +142,7 @@ def trained_problems(strategy: Strategy, model: Model) -> list[Problem]:
     """Everything in [adapters] and in frozen groups that does not fit a model, each with the path of its key."""
     rules = [rule for rule in strategy.groups if rule.frozen]
     patterns, also = strategy.option("adapters", "match"), strategy.option("adapters", "train")
-    found = _term_problems(strategy, model)
+    found = _attribute_problems(strategy, model) + _term_problems(strategy, model)
     scaled = strategy.option("optimizer", "fp8_scales")
     if not scaled and "fp8_history" in strategy.tables.get("optimizer", {}):
         found.append((("optimizer", "fp8_history"), InputError("[optimizer] fp8_history: fp8_scales names no linear op "

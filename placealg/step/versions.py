@@ -8,6 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+LEFT_OUT = "none"
+"""The label of an operand that is left out: the op runs without it."""
+
+ONCE = "once"
+"""The label of weights of which a count takes no sum: it counts each token that has one once."""
+
 
 def on_tier(name: str, tier: str) -> str:
     """The name under which a copy of a tensor on a tier is known.

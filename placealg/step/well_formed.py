@@ -10,6 +10,7 @@ from placealg.arith import ONE
 from placealg.errors import InputError
 from placealg.models.backward import GRAD, needs_gradient, terms
 from placealg.models.graph import Graph, unit_of
+from placealg.models.tokens import WEIGHTS as OF_TOKENS
 from placealg.placement import REDISTRIBUTIONS
 from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
 from placealg.step.event_fields import default_event, holders, regions, values_of
@@ -17,6 +18,7 @@ from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.pipeline import LATER
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.verbs import LOSS_SCALE, MESSAGES, VERBS
+from placealg.step.versions import LEFT_OUT, ONCE
 
 Broken = Callable[[Event, Reference], bool]
 Told = Callable[[Event, Reference], str]
@@ -100,6 +102,8 @@ def _operands(event: Event, graph: Graph) -> tuple[str, ...]:
     """The tensors that an event may read by name, in order."""
     if event.value == "loss":
         return graph.ops[-1].inputs if event.verb == "compute" else ()
+    if event.value == "count":
+        return tuple(n for n in (OF_TOKENS,) if event.verb == "compute" and n in graph.tensors)
     op = graph.producer(event.tensor)
     if event.verb == "assign":
         return tuple(loop.first for loop in graph.handed if loop.slot == event.tensor)
@@ -120,9 +124,31 @@ def _unreadable(event: Event, reference: Reference) -> InputError | None:
     if read != operands:
         return InputError(f"{event.path}: reads names {', '.join(read)}; it reads "
                           f"{', '.join(operands) or 'nothing by name'}, each as NAME or NAME@LABEL")
-    return next((InputError(f"{event.path}: reads names {v}: a parameter has no versions", name=v.text,
-                            valid=[v.tensor]) for v in event.operands
-                 if v.label and graph.tensors[v.tensor].kind == "parameter"), None)
+    for k, v in enumerate(event.operands):
+        if v.label in (LEFT_OUT, ONCE) and not _may_be(v.label, k, event, graph):
+            return InputError(f"{event.path}: reads names {v}: only {_MAY_BE[v.label]}", name=v.text, valid=[v.tensor])
+        if v.label and graph.tensors[v.tensor].kind == "parameter":
+            return InputError(f"{event.path}: reads names {v}: a parameter has no versions", name=v.text,
+                              valid=[v.tensor])
+    return None
+
+
+_MAY_BE = {LEFT_OUT: "terms of a sum, factors of a product and attributes of tokens can be left out, and not all",
+           ONCE: "a count of tokens takes weights once"}
+
+
+def _may_be(label: str, position: int, event: Event, graph: Graph) -> bool:
+    """Whether an operand can be left out, or a weight taken once."""
+    if event.value == "count":
+        summed = graph.tensors[graph.ops[-1].inputs[0]].dims
+        return label == LEFT_OUT or set(summed) == set(graph.tensors[OF_TOKENS].dims)
+    op = graph.producer(event.tensor) if event.on_tensor and event.verb == "compute" else None
+    if op is None or label == ONCE:
+        return False
+    left = [v for v in event.operands if v.label == LEFT_OUT]
+    if op.kind in ("add", "mul"):
+        return len(left) < len(op.inputs) and graph.tensors[op.inputs[position]].kind == "data"
+    return op.role(position) in op.row.attributes
 
 
 def _without_dim(event: Event, reference: Reference) -> InputError | None:
@@ -230,7 +256,7 @@ LAWS: Sequence[Law | Callable[[Event, Reference], InputError | None]] = (
         lambda e, r: f"phase {WEIGHTS} has the backward of ops for their parameters, copies of what it reads, and what "
                      "is done with gradients of groups"),
     _unreadable,
-    Law(lambda e, r: not e.on_tensor and bool(e.version or (e.reads and e.value != "loss")),
+    Law(lambda e, r: not e.on_tensor and bool(e.version or (e.reads and e.value not in ("loss", "count"))),
         lambda e, r: "version and reads are for tensors of the op graph"),
     Law(lambda e, r: bool(e.version) and (not e.effect.labelled or e.tensor not in r.graph.tensors),
         lambda e, r: f"version = {e.version} labels a copy that is moved, and {e.verb} makes and moves none"),
@@ -246,6 +272,9 @@ LAWS: Sequence[Law | Callable[[Event, Reference], InputError | None]] = (
     Law(lambda e, r: bool(e.drawn) and not _own_layout(e, r),
         lambda e, r: f"layout = {e.layout}, each rank's own, is for slices of data along {e.drawn}, and for states of "
                      "parameters"),
+    Law(lambda e, r: bool(e.renumbered) and not (e.verb == "slice" and e.axes == (e.renumbered,) and _is_data(e, r)),
+        lambda e, r: f"layout = {e.layout}, what each rank counts from its own start, is for slices of data along "
+                     f"{e.renumbered}"),
     Law(lambda e, r: e.tier != "device" and not _tiered(e, r),
         lambda e, r: f"tier = {e.tier}: only what a parameter group has lies on a tier, or a tensor that is offloaded, "
                      "fetched or freed"),
@@ -279,7 +308,7 @@ LAWS: Sequence[Law | Callable[[Event, Reference], InputError | None]] = (
         lambda e, r: f"op = '{e.op}': a ring adds, and divides nothing", "op", lambda e, r: ("sum",)),
     Law(lambda e, r: bool(e.root) and e.verb != "broadcast",
         lambda e, r: f"root = {e.root} is for broadcasts, and {e.verb} has none"),
-    Law(lambda e, r: e.layout != "own" and not e.drawn and not (e.group and e.owning),
+    Law(lambda e, r: e.layout != "own" and not (e.drawn or e.renumbered) and not (e.group and e.owning),
         lambda e, r: f"layout = {e.layout} says who owns what, and {e.verb} of {e.value} asks for no owner"),
     Law(lambda e, r: e.divisor != ONE and not _divides(e, r),
         lambda e, r: f"{e.verb} of {e.value} divides nothing, and takes no divisor"),

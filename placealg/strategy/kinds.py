@@ -17,7 +17,7 @@ from typing import Any
 from placealg.arith import parse
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
-from placealg.mesh import check_bytes
+from placealg.mesh import check_size
 from placealg.placement import MODES, REGION, StatePlacement
 from placealg.strategy.streams import Stream
 from placealg.strategy.vocabulary import GATHERS, LIFETIMES, NONE, OPTIMIZERS, REDUCTIONS
@@ -178,7 +178,7 @@ def _bytes(label: str, value: Any, *_: Any) -> str:
         number = Fraction(0)
     if number <= 0:
         raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number, such as 2 or \"1/2\"")
-    check_bytes(label.replace(".", " ").split()[-1], number)
+    check_size(label.replace(".", " ").split()[-1], number)
     return str(number)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
-from placealg.loss_terms import TERMS
+from placealg.loss_terms import PER, TERMS
 from placealg.mesh import ALONE
 from placealg.placement import MEMORY_TIERS, STATES
 from placealg.strategy.kinds import (
@@ -234,12 +234,16 @@ TABLES: Mapping[str, Table] = {
                 "These layers are a unit of their own, away, which stands before the others."))}),
     "loss": Table(
         "how the local sum of the loss is divided, and what that assumes; whether a scale multiplies it that "
-        "grows and shrinks by overflow; further terms of the loss that routers have, and how theirs is",
+        "grows and shrinks by overflow; what it is a mean over; further terms of the loss that routers have, and how "
+        "theirs is",
         {"preset": Key(choice(*LOSSES), "mean_of_means"),
          "divisor": Key(choice("tokens", "count", "one")),
          "count_axes": Key(COUNT_AXES),
          "assume": Key(choices("equal_counts")),
          "reference": Key(choice("token_mean", "microbatch_mean", "sum"), "token_mean"),
+         "per": Key(choice(*PER), "token", (
+                "per says what the loss is a mean over: tokens, or the means of each sequence or of each document.",
+                "A token counts in the mean of its sequence by its weight; sequences, or documents, count alike.")),
          "scale": Key(choice("none", "dynamic"), "none"),
          "terms": Key(choices(*TERMS), (), (
                 "terms are those of the loss that each router of the model has beside that of the tokens: balance, "
@@ -248,9 +252,31 @@ TABLES: Mapping[str, Table] = {
          "term_divisor": Key(choice("tokens", "count", "one"), UNSAID, (
                 "term_divisor says what divides the further terms of the loss, as divisor does for the loss.",
                 "Where nothing is said it is what divides the loss.")),
+         "predictions": Key(choice("added", "apart"), "added", (
+                "predictions says how the losses of layers that predict later tokens count: added to the loss of each "
+                "token, times a weight, or apart, as terms of their own.",
+                "Apart they are divided as term_divisor and term_axes say.")),
+         "term_tokens": Key(choice("all", "weighted"), "all", (
+                "term_tokens says of which tokens the further terms of the loss are: of all alike, padding included, "
+                "or of each by its weight, as the loss is.",
+                "It speaks of weights that are data, which [tokens] says.")),
          "term_axes": Key(COUNT_AXES, UNSAID, (
                 "term_axes are the axes over which the count is summed that divides the further terms of the loss.",
                 "A program has one count: where it divides the loss, too, they are those of count_axes."))}),
+    "tokens": Table(
+        "which attributes of tokens come with the batch as data: weights in the loss, the documents of packed "
+        "sequences, positions",
+        {"weights": Key(FLAG, False, (
+                "weights says that each token has a weight in the loss, 0 for padding and prompts, by which its loss "
+                "is multiplied: counts are sums of weights.",
+                "Without it tokens may still be masked; their weights are then no numbers of the program.")),
+         "documents": Key(FLAG, False, (
+                "documents says that sequences are packed: a query sees keys of its own document alone.",
+                "Every attention of the model reads of which document each query and each key is.")),
+         "positions": Key(choice("index", "data"), "index", (
+                "positions says by what rotary positions turn a token: by its place in the sequence, or by a number "
+                "that comes with the batch, which may begin again with each document.",
+                "Learned positions are such numbers in any case."))}),
     "types": Table(
         "a preset of an engine's bytes; bytes per element of weights, gradients at rest, gradients on the wire, "
         "optimizer state, activations, of gathered weights on the wire and in use, of gradients that are not "

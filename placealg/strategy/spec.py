@@ -237,14 +237,27 @@ class Strategy(Shown):
 
     @property
     def detailed(self) -> bool:
-        """Whether it is derived op by op: an axis names more than batch, activations have modes, or routers terms.
+        """Whether it is derived op by op: an axis names more than batch, activations have modes, or tokens attributes.
 
         >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}).detailed
         False
         """
         entries = (entry for axis in self.mesh.names for entry in self.dims.get(axis, ()))
         modes = self.regions or self.sharded_activations
-        return bool(modes or self.option("loss", "terms")) or any(entry != "batch" for entry in entries)
+        said = self.option("loss", "terms") or self.attributes
+        return bool(modes or said) or any(entry != "batch" for entry in entries)
+
+    @property
+    def attributes(self) -> FrozenMap[str, Any]:
+        """What it says of tokens that is not the default: their attributes as data, and what the loss is a mean over.
+
+        >>> strategy_on("mine", {"dp": 8}, dims={"dp": ["batch"]}, tokens={"weights": True}).attributes
+        {weights: True}
+        """
+        keys = {**dict.fromkeys(DEFAULTS["tokens"], "tokens"), "per": "loss", "predictions": "loss"}
+        said = {key: self.option(table, key) for key, table in keys.items()}
+        usual = {key: DEFAULTS[table][key] for key, table in keys.items()}
+        return FrozenMap({key: value for key, value in said.items() if value != usual[key]})
 
     def loss(self, data: tuple[str, ...] | None = None) -> Mapping[str, Any]:
         """The loss normaliser with its preset filled in; `data` are the axes that split its tokens on a given model."""

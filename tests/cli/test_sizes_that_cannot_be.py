@@ -18,7 +18,7 @@ from placealg.configurations.space import spaces
 from placealg.cost.machines import machine
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.mesh import check_bytes
+from placealg.mesh import check_size
 from placealg.models.config import resolve_model, shipped
 from placealg.step.compatibility import check_length
 
@@ -60,10 +60,10 @@ def test_a_search_refuses_a_longer_sequence(placealg: Callable[..., Outcome]) ->
 def test_an_element_has_at_most_eight_bytes(name: str, size: Fraction) -> None:
     most = 32 if name == "o" else 8
     if size <= most:
-        check_bytes(name, size)
+        check_size(name, size)
         return
     with pytest.raises(InputError, match="sizes are in bytes") as error:
-        check_bytes(name, size)
+        check_size(name, size)
     assert (f"{size} bits are {name} = {size / 8}" in str(error.value)) == (size / 8 <= most)
 
 

@@ -17,21 +17,22 @@ from placealg.simulator.setting import Setting
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
 
-AXES = {"dp": ("dp",), "zero2": ("dp",), "hsdp": ("dp_replicate", "dp_shard"), "dp*ep": ("dp", "ep")}
+AXES = {"dp": ("dp",), "zero2": ("dp",), "hsdp": ("dp_replicate", "dp_shard"), "dp*ep": ("dp", "ep"), "cp": ("cp",),
+        "cp_ring": ("cp",), "cp_ulysses": ("cp",), "dp*cp": ("dp", "cp"), "zero3*cp": ("dp", "cp")}
 BRIEF, SLOW = 8, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100"))
 
 
 def drawn(seed: int) -> Step:
     """A program that counts tokens over some of the axes; every fourth seed over none."""
     draw = Random(seed)
-    base = draw.choice(("dp", "zero2", "hsdp", "dp*ep"))
+    base = draw.choice(tuple(AXES))
     axes = [a for a in (*AXES[base], "microbatch") if seed % 4 and draw.random() < 0.7]
     mean = draw.choice(("loss", "gradients")) if "microbatch" not in axes else "loss"
     assume, reference = draw.choice(([], ["equal_counts"])), draw.choice(("token_mean", "microbatch_mean"))
     text = (f'base = "{base}"\n[loss]\npreset = "token_mean"\ncount_axes = {json.dumps(axes)}\n'
             f'assume = {json.dumps(assume)}\nreference = "{reference}"\n'
             f'[schedule]\nmicrobatch_mean = "{mean}"\n')
-    model = "moe" if base == "dp*ep" else draw.choice(("abstract", "two_losses"))
+    model = "moe" if base == "dp*ep" else "gpt" if "cp" in base else draw.choice(("abstract", "two_losses"))
     return pa.derive(parse_strategy_file(text).strategy, resolve_model(model))
 
 

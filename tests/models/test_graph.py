@@ -25,6 +25,7 @@ from placealg.models.config import from_config, shipped
 from placealg.models.graph import DEPTH, TAKEN, Graph, Loop, Op, Tensor
 from placealg.models.model import Model
 from placealg.models.ops import OPS
+from placealg.models.tokens import Attributes, with_attributes
 from placealg.models.transformer import GPT, LATENT, LLAMA, MLA, Style, gpt, mlp, transformer
 from placealg.step.event import GLOBAL_VALUES, GROUP_VALUES
 from placealg.strategy.vocabulary import LAYER
@@ -224,6 +225,14 @@ def worst(built: Graph) -> float:
 
 @every_graph
 def test_gradients_are_those_of_finite_differences(built: Graph) -> None:
+    assert worst(built) < 1e-6
+
+
+@pytest.mark.parametrize("style", [Style(rotary=True, positions="none"), Style(rotary=True, flash=True)])
+def test_gradients_within_documents_are_those_of_finite_differences(style: Style) -> None:
+    said = Attributes(weights=True, documents=True, positions=True)
+    built = with_attributes(pa.gpt(replace(style, dropout=False)), said).graph
+    assert {op.kind for op in built.ops} & {"softmax_within", "flash_within"}
     assert worst(built) < 1e-6
 
 
@@ -526,7 +535,7 @@ def test_a_parameter_is_named_after_its_first_unit() -> None:
 def test_op_table_is_whole() -> None:
     assert {k.family for k in OPS.values()} == {
         "einsum", "add", "scale", "rope", "cast", "copy", "mul", "unary", "dropout", "norm", "softmax", "flash",
-        "lookup", "cross_entropy", "logsumexp", "rename", "sum", "unit", "route", "largest"}
+        "lookup", "cross_entropy", "logsumexp", "rename", "sum", "unit", "route", "largest", "one_hot"}
     for row in OPS.values():
         assert set(row.vjp) <= set(row.operands)
         for steps in row.vjp.values():

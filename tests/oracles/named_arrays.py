@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -39,7 +39,8 @@ class Run:
         rows = {op.inputs[1]: (op.inputs[0], op.over[0]) for op in graph.ops if op.kind in ("lookup", "cross_entropy")}
         for t in graph.tensors.values():
             if t.element == "ids":
-                self.values[t.name] = self.fill(t.dims, lambda _, n=sizes[rows[t.name][1]]: draw.randrange(n))
+                most = sizes[rows[t.name][1]] if t.name in rows else 2
+                self.values[t.name] = self.fill(t.dims, lambda _, n=most: draw.randrange(n))
             elif t.kind != "activation":
                 self.values[t.name] = self.fill(t.dims, lambda _: draw.uniform(-1, 1))
         for op in graph.ops:
@@ -100,13 +101,13 @@ class Run:
         if op.kind in FORWARD:
             return self.fill(dims, lambda p: FORWARD[op.kind](x.at(p)))
         if op.kind == "rope":
-            return self._rotated(x, op.over[0], 1)
+            return self._rotated(x, op.over[0], 1, xs[1:])
         if op.kind == "lookup":
             return self.fill(dims, lambda p: x.at({**p, op.over[0]: int(xs[1].at(p))}))
         if op.row.family == "flash":
             return self._flash(op, xs, dims)
-        if op.kind == "softmax":
-            return self._softmax(x, op.over[0])
+        if op.kind in ("softmax", "softmax_within"):
+            return self._softmax(x, op.over[0], xs[1:])
         if op.kind == "logsumexp":
             return self.fill(dims, lambda p: math.log(sum(
                 math.exp(x.at({**p, op.over[0]: k})) for k in range(self.sizes[op.over[0]]))))
@@ -127,25 +128,26 @@ class Run:
         bias = xs[2] if len(xs) > 2 else Array((), {(): 0.0})
         return self.fill(dims, lambda p: (x.at(p) - means.at(p)) * rstd.at(p) * xs[1].at(p) + bias.at(p))
 
-    def _softmax(self, x: Array, over: str) -> Array:
-        weights = self.fill(x.dims, lambda p: _weight(x.at(p), p))
+    def _softmax(self, x: Array, over: str, documents: list[Array] | None = None) -> Array:
+        weights = self.fill(x.dims, lambda p: _weight(x.at(p), p, documents or ()))
         total = self.contract(tuple(d for d in x.dims if d != over), [weights])
         return self.fill(x.dims, lambda p: weights.at(p) / total.at(p))
 
     def _flash(self, op: Op, xs: list[Array], dims: tuple[str, ...]) -> Array:
-        q, k, v, *rotary = xs
+        q, k, v, *more = xs
+        documents, rotary = (more[-2:], more[:-2]) if op.kind.endswith("_within") else ([], more)
         grid = tuple(dict.fromkeys(d for d in (*q.dims, *k.dims) if d not in op.over or d not in q.dims))
         products = [self.contract(grid, pair) for pair in ([q, k], rotary) if pair]
         scores = self.fill(grid, lambda p: FACTOR * sum(x.at(p) for x in products))
-        weights = self.fill(grid, lambda p: _weight(scores.at(p), p))
+        weights = self.fill(grid, lambda p: _weight(scores.at(p), p, documents))
         total = self.contract(tuple(d for d in dims if d not in op.over), [weights])
         self.values[f"{op.output}.lse"] = self.fill(total.dims, lambda p: math.log(total.at(p)))
         return self.contract(dims, [self.fill(grid, lambda p: weights.at(p) / total.at(p)), v])
 
-    def _rotated(self, x: Array, dim: str, sign: int) -> Array:
-        """Element e of a head dim mixes with its partner: an angle per position."""
+    def _rotated(self, x: Array, dim: str, sign: int, positions: list[Array]) -> Array:
+        """Element e of a head dim mixes with its partner: an angle per position, or place."""
         def turned(p: Point) -> float:
-            e, angle = p[dim], sign * 0.3 * p["seq"]
+            e, angle = p[dim], sign * 0.3 * (positions[0].at(p) if positions else p["seq"])
             other = x.at({**p, dim: e ^ 1})
             return math.cos(angle) * x.at(p) + (other if e & 1 else -other) * math.sin(angle)
         return self.fill(x.dims, turned)
@@ -164,7 +166,7 @@ class Run:
         if b.kind == "rename":
             return Array(tuple(b.rename.get(d, d) for d in dy.dims), dy.cells)
         if b.kind == "rope":
-            return self._rotated(dy, b.over[0], -1)
+            return self._rotated(dy, b.over[0], -1, reads)
         if b.kind == "scatter":
             cells = dict.fromkeys((tuple(p.values()) for p in self.points(dims)), 0.0)
             for p in self.points(dy.dims):
@@ -212,9 +214,10 @@ FORWARD: Mapping[str, Callable[[float], float]] = {
 }
 
 
-def _weight(score: float, p: Point) -> float:
-    """The exponential of a score; 0 for a key behind a causal mask."""
-    return 0.0 if p.get("seq_kv", 0) > p.get("seq", 0) else math.exp(score)
+def _weight(score: float, p: Point, documents: Sequence[Array] = ()) -> float:
+    """The exponential of a score; 0 for a key behind a causal mask, or in another document."""
+    apart = len({a.at(p) for a in documents}) > 1
+    return 0.0 if p.get("seq_kv", 0) > p.get("seq", 0) or apart else math.exp(score)
 
 
 def _unary(function: str, xs: list[Array], p: Point, over: tuple[str, ...]) -> float:
@@ -222,7 +225,7 @@ def _unary(function: str, xs: list[Array], p: Point, over: tuple[str, ...]) -> f
     if function == "standardize":
         return (x[0] - x[1]) * x[2] if len(x) == 3 else x[0] * x[1]
     if function == "exp_minus":
-        return _weight(x[0] - x[1], p)
+        return _weight(x[0] - x[1], p, xs[2:])
     if function == "minus_one_hot":
         return -1.0 if p[over[0]] == int(x[0]) else 0.0
     if function in ("slope_of_gelu", "slope_of_silu", "slope_of_clamp", "slope_of_cube"):

@@ -143,17 +143,50 @@ def test_a_loss_of_nothing_differs() -> None:
 
 
 def test_counts_along_an_axis_that_cuts_sequences() -> None:
-    """They are those at coordinate 0: the others are equal to them, whatever the setting says."""
+    """A rank has as many parts of sequences with weights as the setting says; the others weigh nothing."""
     step = derived("gpt", {"dp": ["batch"], "cp": ["seq"]})
     assert step.reference.data_axes == ("dp", "cp")
     sizes = {"dp": 2, "cp": 2}
     counts = {((0, 0), 0): 1, ((0, 1), 0): 3, ((1, 0), 0): 2, ((1, 1), 0): 0}
     at = space_of(step, Setting(sizes, 1, counts))
     assert [at.tokens({"dp": r, "cp": c}, 0) for r in (0, 1) for c in (0, 1)] == [
-        n * at.sizes["seq"] // 2 for n in (1, 1, 2, 2)]
+        n * at.sizes["seq"] // 2 for n in (1, 3, 2, 0)]
+    assert len(at.sequences(0)) == 3 + 2
+    assert {int(n) for n in at.weights(at.extent(("batch", "seq"), at.sequences(0))).ravel()} == {0, 1, 2}
     assert simulate(step, Setting(sizes, 1, counts)).difference is None
-    with pytest.raises(InputError, match="at coordinate 0 of cp"):
-        simulate(step, Setting(sizes, 1, {**counts, ((0, 0), 0): 0, ((1, 0), 0): 0}))
+    uncounted = derived("gpt", {"dp": ["batch"], "cp": ["seq"]}, loss={"preset": "token_mean", "count_axes": ["dp"]})
+    assert not simulate(uncounted, Setting(sizes, 1, {**counts, ((1, 1), 0): 1})).equal
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_rank_holds_weighs_what_the_setting_says(seed: int) -> None:
+    """Of any axes, sizes, counts and seeds: contiguous parts of sequences or zig-zags, cut by tensor axes, too."""
+    draw = Random(seed)
+    lists = [{"cp": ["seq"]}, {"cp": ["seq"], "dp": ["batch"], "tp": ["loss.none", "heads", "ffn", "vocab", "seq"]},
+             {"y": ["seq"], "x": ["core.heads", "seq"]}]
+    step = derived("gpt", draw.choice(lists), loss={"preset": "token_mean"})
+    sizes = {a: draw.choice((1, 2, 3)) for a in step.reference.mesh.names}
+    counts = {c: draw.choice((0, 1, 2, 3)) for c in cells(step.reference, sizes, 2)}
+    counts[next(iter(counts))] = 1
+    at = space_of(step, Setting(sizes, 2, counts, seed=draw.randrange(9)))
+    names = step.reference.data_axes
+    whole = at.sizes["seq"] // prod(sizes[a] for a in names if a != "dp")
+    for (coordinates, k), count in counts.items():
+        place = dict(zip(names, coordinates, strict=True))
+        assert at.tokens(place, k) == count * whole
+        mine = at.owned([a for a in names if a != "dp"], place, "seq", tuple(range(at.sizes["seq"])))
+        assert len(mine) == whole
+    every = sum(at.weight(at.extent(("batch", "seq"), at.sequences(k))) for k in (0, 1))
+    assert every == sum(counts.values()) * whole
+
+
+def test_ranks_have_a_part_of_the_front_and_of_the_back() -> None:
+    """Under odd seeds the owners of a sequence are a zig-zag: with 2 ranks the first has both ends."""
+    step = derived("gpt", {"cp": ["seq"]})
+    for seed, mine in ((0, (0, 1)), (1, (0, 1, 6, 7))):
+        at = space_of(step, Setting.equal(step.reference, {"cp": 2}, 1, seed=seed))
+        assert at.owned(("cp",), {"cp": 0}, "seq", tuple(range(at.sizes["seq"]))) == mine
+        assert simulate(step, at.setting).difference is None
 
 
 def test_a_batch_split_somewhere_is_split_by_cells() -> None:

@@ -191,7 +191,8 @@ def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
 
 def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value == "count":
-        machine.count = None if event.where else Monomial.of(tokens(machine, event, iteration))
+        summed = not event.where and not any(version.label for version in event.operands)
+        machine.count = Monomial.of(tokens(machine, event, iteration)) if summed else None
         return
     if event.value == "skip":
         apart = _apart(machine)  # a flag checked at one end counts only there

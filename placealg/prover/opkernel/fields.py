@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from placealg.prover.kernel.fields import DROPPED, NAMED, Outside
 from placealg.step.event import Event
+from placealg.step.versions import LEFT_OUT, ONCE
 
 _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
     "tensor compute": "axes op reads", "tensor free": "version reads", "tensor assign": "reads",
@@ -35,6 +36,8 @@ def check_fields(e: Event) -> None:
         if field.name not in read or (e.group and field.name in _SAYS and said not in _SAYS[field.name]
                                       and not (e.verb == "assign" and said == "weight")):
             raise Outside(e.path, f"{field.name} = {said}: not in the kernel of ops")
+    if any(version.label in (LEFT_OUT, ONCE) for version in e.operands):
+        raise Outside(e.path, f"reads = {', '.join(e.reads)}: not in the kernel of ops")
     if any(clause.but for clause in e.where) or (e.where and not e.group):
         raise Outside(e.path, f"where = {', '.join(map(str, e.where))}: not in the kernel of ops")
     if e.divisor.coefficient != 1:

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from placealg.models.backward import kept, transposed
 from placealg.models.graph import Graph, Op
-from placealg.models.ops import Backprop
+from placealg.models.ops import Backprop, within
 from placealg.prover.kernel.fields import Outside
 
 V = TypeVar("V")
@@ -78,6 +78,8 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
     if family == "lookup":
         chosen = make.row(f"one-hot {op.over}", (), args[1:])
         return {"": make.einsum([args[0], chosen], op.over)}
+    if family == "one_hot":
+        return {"": make.row(f"one-hot {op.over}", (), args)}
     if family == "unary":
         return {"": make.row(op.kind, (), args)}
     if family == "route":
@@ -86,16 +88,21 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         found = {k.name: make.row(f"{op.kind}.{k.name}", op.over, args[:1]) for _, k in kept(graph, op)}
         return {"": make.row(op.kind, op.over, args), **found}
     if op.kind == "rope":
-        return {"": _rotated(make, op.over[0], "", args[0])}
-    if family == "flash" and op.kind in ("flash", "flash_rope") and not op.draws:
+        return {"": _rotated(make, op.over[0], "", args[0], args[1:])}
+    if family == "flash" and op.kind in PRINTED and not op.draws:
         return _flash(make, graph, op, args, dims, out)
     if family == "cross_entropy":
         return _cross_entropy(make, op, args)
     raise Outside("", f"{op.output} is a {op.kind}: not in the kernel of ops")
 
 
-def _rotated(make: Maker[V], dim: str, inverse: str, arg: V) -> V:
-    turn = make.row(f"rotation {inverse}", (), [])
+PRINTED = ("flash", "flash_rope", within("flash"), within("flash_rope"))
+"""The kinds of attention in one op that are printed."""
+
+
+def _rotated(make: Maker[V], dim: str, inverse: str, arg: V, positions: list[V]) -> V:
+    """The operand turned by a function of the place, or of positions."""
+    turn = make.row(f"rotation {inverse}", (), positions)
     return make.rename({dim + ROTATED: dim}, make.einsum([arg, turn], [dim]))
 
 
@@ -108,11 +115,12 @@ def _grid(op: Op, dims: list[tuple[str, ...]]) -> tuple[str, ...]:
 def _flash(make: Maker[V], graph: Graph, op: Op, args: list[V], dims: list[tuple[str, ...]],
            out: tuple[str, ...]) -> dict[str, V]:
     grid = _grid(op, dims)
-    pairs = [(0, 1), *([(3, 4)] if op.kind == "flash_rope" else [])]
+    pairs = [(0, 1), *([(3, 4)] if "q_rope" in op.row.operands else [])]
+    seen = [arg for k, arg in enumerate(args) if op.role(k) in op.row.attributes]
     products = [make.einsum([args[a], args[b]], _beside(grid, dims[a], dims[b])) for a, b in pairs]
     scores = make.scale({f"factor {op.kind}": 1}, products[0] if len(products) == 1 else make.add(products))
-    lse = make.row("lse", [d for d in op.over if d in grid], [scores])
-    probs = make.row(f"exp_minus {op.kind}", (), [scores, lse])
+    lse = make.row("lse", [d for d in op.over if d in grid], [scores, *seen])
+    probs = make.row(f"exp_minus {op.kind}", (), [scores, lse, *seen])
     return {"": make.einsum([probs, args[2]], _beside(out, grid, dims[2])), "lse": lse}
 
 
@@ -148,7 +156,7 @@ def backward(make: Maker[V], graph: Graph, op: Op, operand: int, arriving: V, re
         chosen = make.row(f"one-hot {op.over}", (), [read(k) for k in others])
         return make.einsum([arriving, chosen], _beside(target, out))
     if step.kind == "rope":
-        return _rotated(make, op.over[0], "back", arriving)
+        return _rotated(make, op.over[0], "back", arriving, [read(k) for k in others])
     if step.kind == "vjp" and op.kind != "unit":
         return _steps(make, op, step.steps, arriving, dims, out, read, of)
     raise Outside("", f"the backward of {op.output} is a {step.kind}: not in the kernel of ops")

@@ -20,6 +20,7 @@ from placealg.prover.ops.tensors import Tensors, on_some
 from placealg.step.event import Event
 from placealg.step.gradient_targets import WEIGHTS, receivers
 from placealg.step.program import Reference
+from placealg.step.versions import LEFT_OUT
 
 
 class Operators:
@@ -77,8 +78,7 @@ class Operators:
 
     def apply(self, event: Event, op: Op, labels: list[str]) -> Sum:
         """The result of an op, by its family."""
-        operands = [self.stages.here(op.unit, self.tensors.read(n, label))
-                    for n, label in zip(op.inputs, labels, strict=True)]
+        operands = [self.read(event, op, n, label) for n, label in zip(op.inputs, labels, strict=True)]
         dims = tuple(self.graph.tensors[op.output].dims)
         if missing := next((n for n, held in zip(op.inputs, operands, strict=True) if not held), ""):
             self.lost[op.output] = self.lost.get(missing, (event.path, missing))
@@ -96,7 +96,9 @@ class Operators:
             return paths.contracted(operands, dims, self.tag(op.output))
         if op.row.linear == "all":
             whole = [self.complete(event, op, n, held) for n, held in zip(op.inputs, operands, strict=True)]
-            return paths.mixed(paths.added(whole), op.over, self.tag(op.output))
+            turned = [self.demand(event, n, held) for n, held in self.attributes(op, whole)]
+            made = paths.mixed(paths.added(whole[:len(whole) - len(turned)]), op.over, self.tag(op.output))
+            return paths.contracted([made, *turned], dims, self.tag(op.output)) if turned else made
         right = [self.demand(event, n, held) for n, held in zip(op.inputs, operands, strict=True)]
         others = {a for held in right for a, p in paths.mask_of(held) if dim_of(p) not in op.over}
         for axis in others.intersection(event.axes):
@@ -107,6 +109,13 @@ class Operators:
             self.keep(event, tensor.name, paths.contracted(rows, tuple(tensor.dims), self.tag(op.output)))
         return paths.contracted(whole, dims, self.tag(op.output))
 
+    def read(self, event: Event, op: Op, name: str, label: str) -> Sum:
+        """A version of an operand; that one is left out is a fault, and the execution goes on as if it were not."""
+        if label == LEFT_OUT:
+            self.demand(event, name, (), f"leaves out {name}, which the reference's op reads")
+            label = ""
+        return self.stages.here(op.unit, self.tensors.read(name, label))
+
     def keep(self, event: Event, name: str, held: Sum) -> None:
         """Keep a value beside a result, on the ranks on which the op runs."""
         self.tensors.beside[name] = on_some(event, held, self.tensors.beside.get(name, ()))
@@ -116,7 +125,8 @@ class Operators:
 
         Whole rows must be held, or their statistics merged over the axes that split them.
         """
-        if name != op.inputs[0] and op.row.family != "flash":
+        bounds = any(name == n for n, _ in self.attributes(op, [()] * len(op.inputs)))
+        if name != op.inputs[0] and op.row.family != "flash" and not bounds:
             return held
         split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
         if op.row.over == "statistics" and {a for a, _ in split} != set(event.axes):
@@ -124,6 +134,11 @@ class Operators:
         if op.row.over == "whole" and split:
             self.demand(event, name, (), f"works on a part of the rows of {name}")
         return paths.exact(paths.mask_of(held) - split) if split and op.row.over else held
+
+    def attributes(self, op: Op, held: list[Sum]) -> list[tuple[str, Sum]]:
+        """The operands that are attributes of tokens, each with what is held of it."""
+        named = zip(op.row.operands, op.inputs, held, strict=False)
+        return [(name, value) for role, name, value in named if role in op.row.attributes]
 
     def tag(self, name: str) -> str:
         """The name of a contraction, different in every instance of a repeated unit."""
@@ -177,7 +192,9 @@ class Operators:
         if step.kind == "rename":
             return paths.renamed(arriving, step.rename)
         if step.kind == "rope":
-            return paths.mixed(self.complete_rows(event, op, arriving), op.over, tag)
+            turned = paths.mixed(self.complete_rows(event, op, arriving), op.over, tag)
+            places = [self.factor(event, op, k, labels) for k in range(1, len(op.inputs))]
+            return paths.contracted([turned, *places], of, tag) if places else turned
         partners = [k for k in range(len(op.inputs)) if k != step.operand] if step.reads else []
         read = [self.factor(event, op, k, labels) for k in partners]
         known = {d for n in (op.output, *step.reads) for d in self.graph.tensors[n].dims}
@@ -194,7 +211,7 @@ class Operators:
 
     def operand(self, event: Event, op: Op, k: int, labels: list[str]) -> Sum:
         """Operand `k` as the backward reads it, in its own version: a tensor may be two operands in two versions."""
-        return self.saved(event, op, op.inputs[k], self.tensors.read(op.inputs[k], labels[k]))
+        return self.demand(event, op.inputs[k], self.read(event, op, op.inputs[k], labels[k]))
 
     def factor(self, event: Event, op: Op, k: int, labels: list[str]) -> Sum:
         """Operand `k`, in which the backward is linear: a defined sum that need not be complete.
@@ -202,7 +219,7 @@ class Operators:
         It must be where a message differs from what is handed on locally: instances that were not followed find other
         messages, of which the gradients of the followed ones say nothing.
         """
-        held = self.stages.here(op.unit, self.tensors.read(op.inputs[k], labels[k]))
+        held = self.read(event, op, op.inputs[k], labels[k])
         partial = held and op.row.linear == "each" and not (paths.is_exact(held) or _undefined(held))
         return held if partial and not self.stages.unlike else self.demand(event, op.inputs[k], held)
 

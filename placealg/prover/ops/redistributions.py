@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from placealg.arith import ONE, Monomial
 from placealg.models.backward import terms
 from placealg.models.graph import Graph, unit_of
-from placealg.prover.calculus.positions import at, dim_of, drawn
+from placealg.prover.calculus.positions import DEVICE, at, dim_of, drawn, rank
 from placealg.prover.ops import paths
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.tensors import Tensors
@@ -40,7 +41,8 @@ def uncovered(event: Event, graph: Graph, pipeline: Pipeline = ONE_STAGE) -> str
         return f"{event.verb} of {event.value} on some ranks only"
     if any(c.axis == pipeline.axis for c in event.where):
         return f"{event.verb} of {event.value} on a stage by its number"
-    if (event.tier != "device" and event.verb not in ("free", *ACROSS)) or (event.layout != "own" and not event.drawn):
+    named = event.layout != "own" and not (event.drawn or event.renumbered)
+    if (event.tier != "device" and event.verb not in ("free", *ACROSS)) or named:
         return f"{event.verb} of a tensor on tier {event.tier} in layout {event.layout}"
     effect = event.effect
     early = event.op == "premultiplied" and effect.sums and effect.divides
@@ -115,7 +117,14 @@ def _shift(tensors: Tensors, event: Event) -> None:
 
 
 def _slice(tensors: Tensors, event: Event) -> None:
+    """A part; where each rank counts it from its own start it is right on the rank that has the start alone."""
     dim = dim_named(event.to)
+    if event.renumbered:
+        p, q = sorted((DEVICE, rank(0)))
+        first = frozenset((a, p, q) for a in event.axes)
+        held = paths.each(tensors.here(event), lambda v: replace(v, sides=v.sides | first))
+        tensors.put(event, paths.narrowed(held, [(a, at(dim)) for a in event.axes]))
+        return
     place = drawn(dim, event.layout.partition("(")[0], event.drawn) if event.drawn else at(dim)
     tensors.put(event, paths.narrowed(tensors.here(event), [(a, place) for a in event.axes]))
 

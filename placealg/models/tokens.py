@@ -1,0 +1,167 @@
+"""Attributes of tokens as data: weights in the loss, the documents of packed sequences, positions; means of what.
+
+They come with the batch, along batch and sequence, as tokens do, so that whatever cuts or gathers sequences cuts and
+gathers them. Documents bound what a query sees: of the keys that it would see those of its document. A mean per
+sequence, or per document, is one of means: of each the weighted sum over its tokens, over the sum of their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
+from placealg.models.build import Builder
+from placealg.models.graph import Graph, Op
+from placealg.models.model import Model
+from placealg.models.ops import ATTENDING, within
+from placealg.models.stage_parts import predicting
+
+WEIGHTS, DOCUMENTS, POSITIONS = "data.weights", "data.documents", "data.positions"
+"""The weight of each token in the loss, the document that it is of, and its position in that."""
+
+OF_LOSS = "data.loss_documents"
+"""The documents as the loss reads them, which another stage of a pipeline may compute than attention."""
+
+DOCUMENT = "document"
+"""The dim of the documents of a sequence."""
+
+BATCH, SEQUENCE = "batch", "seq"
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """Which attributes of tokens are data, and what the loss is a mean over, one of `loss_terms.PER`.
+
+    `apart` says that the losses of layers that predict later tokens are terms of their own, not added to each token's.
+    """
+
+    weights: bool = False
+    documents: bool = False
+    positions: bool = False
+    per: str = "token"
+    apart: bool = False
+
+    def __bool__(self) -> bool:
+        return self.weights or self.documents or self.positions or self.per != "token" or self.apart
+
+
+def attributes_problem(model: Model, said: Attributes) -> str:
+    """Why a model cannot have these attributes; "" if it can.
+
+    >>> from placealg.models.transformer import gpt, mlp
+    >>> attributes_problem(gpt(), Attributes(documents=True)), attributes_problem(mlp(), Attributes(documents=True))
+    ('', 'mlp has no attention, which alone asks for documents')
+    """
+    if model.opaque:
+        return f"{model.name} says nothing about the ops inside its units: say --model gpt"
+    graph = model.graph
+    if {WEIGHTS, DOCUMENTS} & set(graph.tensors):
+        return f"{model.name} has attributes of tokens of its own"
+    if said.documents and not any(map(attends, graph.ops)):
+        return f"{model.name} has no attention, which alone asks for documents"
+    placed = POSITIONS in graph.tensors or any(turns(graph, op) for op in graph.ops)
+    if said.positions and not (placed or said.documents):
+        return f"{model.name} has neither learned nor rotary positions"
+    if said.apart and not predicting(graph):
+        return f"{model.name} has no layers that predict later tokens: say --mtp"
+    dims = graph.tensors[graph.ops[-1].inputs[0]].dims
+    if said.per != "token" and not {BATCH, SEQUENCE} <= set(dims):
+        return f"the loss of {model.name} has no sequences"
+    if said.per == "document" and not said.documents:
+        return "no documents are told: say documents = true in [tokens]"
+    return ""
+
+
+def attends(op: Op) -> bool:
+    """Whether a query of the op sees the keys up to its own place."""
+    return op.kind in ATTENDING and op.attrs.get("mask") == "causal"
+
+
+def turns(graph: Graph, op: Op) -> bool:
+    """Whether the op turns each token by its place."""
+    return op.kind == "rope" and {BATCH, SEQUENCE} <= set(graph.tensors[op.inputs[0]].dims)
+
+
+def with_attributes(model: Model, said: Attributes) -> Model:
+    """The model with these attributes of tokens as data; it can have them (`attributes_problem`).
+
+    >>> from placealg.models.transformer import gpt
+    >>> made = with_attributes(gpt(), Attributes(weights=True, documents=True)).graph
+    >>> [op.output for op in made.ops if "loss" in op.output], made.producer("layer.attn.core.probs").kind
+    (['head.loss', 'loss.weighted', 'loss.sum'], 'softmax_within')
+    """
+    if not said:
+        return model
+    graph = model.graph
+    sizes = {DOCUMENT: Monomial.of("docs")} if said.per == "document" else {}
+    g = Builder.beside(graph, sizes)
+    if said.documents:
+        g.ids(DOCUMENTS, f"{BATCH} {SEQUENCE}")
+    if said.positions and POSITIONS not in graph.tensors and any(turns(graph, op) for op in graph.ops):
+        g.ids(POSITIONS, f"{BATCH} {SEQUENCE}")
+    ops: list[Op] = []
+    summed: dict[str, str] = {}
+    for op in graph.ops[:-1]:
+        known = len(g.ops)
+        made = _bounded(g, graph, op) if said.documents and attends(op) else op
+        if said.positions and turns(graph, op):
+            made = replace(op, inputs=(*op.inputs, POSITIONS))
+        if said.apart and op.output in _added(graph):
+            summed[op.output] = summed.get(op.inputs[0], op.inputs[0])
+            g.sum(f"{op.unit}.sum", op.inputs[1])
+            ops += g.ops[known:]
+        else:
+            ops += [*g.ops[known:], made]
+    last, known = graph.ops[-1], len(g.ops)
+    loss = summed.get(last.inputs[0], last.inputs[0])
+    total = _weighted(g, graph, loss, said)
+    ops += [*g.ops[known:], replace(last, inputs=(total,))]
+    tensors = FrozenMap({name: tensor for name, tensor in g.tensors.items() if name not in summed})
+    return replace(model, graph=Graph(tensors, tuple(ops), graph.loops))
+
+
+def _added(graph: Graph) -> set[str]:
+    """What adds the losses of layers that predict later tokens to those of tokens."""
+    return {f"{unit}.losses" for unit in predicting(graph)}
+
+
+def _bounded(g: Builder, graph: Graph, op: Op) -> Op:
+    """The op within documents."""
+    theirs = g.rename(f"{op.output.rpartition('.')[0]}.documents", DOCUMENTS, _keys(graph), region=op.region)
+    return replace(op, kind=within(op.kind), inputs=(*op.inputs, DOCUMENTS, theirs.name))
+
+
+def _keys(graph: Graph) -> dict[str, str]:
+    """The dim of the sequence -> what it is called where it is that of keys."""
+    return next({SEQUENCE: op.rename[SEQUENCE]} for op in graph.ops if SEQUENCE in op.rename)
+
+
+def _weighted(g: Builder, graph: Graph, loss: str, said: Attributes) -> str:
+    """What the loss sums: the loss of each token times its weight, or the means of sequences or documents."""
+    if not said.weights and said.per == "token":
+        return loss
+    dims = tuple(graph.tensors[loss].dims)
+    weights = g.data(WEIGHTS, dims)
+    weighted = g.mul("loss.weighted", loss, weights)
+    if said.per == "token":
+        return weighted.name
+    if said.per == "sequence":
+        to = [d for d in dims if d != SEQUENCE]
+        total, length = g.sum("loss.total", weighted, to=to), g.sum("loss.length", weights, to=to)
+    else:
+        of = g.one_hot("loss.of", g.ids(OF_LOSS, dims), DOCUMENT)
+        to = [*(d for d in dims if d != SEQUENCE), DOCUMENT]
+        total, length = g.einsum("loss.total", weighted, of, to=to), g.einsum("loss.length", weights, of, to=to)
+    return g.mul("loss.means", total, g.unary("loss.share", length, "reciprocal")).name
+
+
+def attributes(graph: Graph) -> Iterator[str]:
+    """The attributes of tokens that are data of a graph.
+
+    >>> from placealg.models.transformer import gpt
+    >>> list(attributes(with_attributes(gpt(), Attributes(weights=True)).graph))
+    ['data.positions', 'data.weights']
+    """
+    return (name for name in graph.tensors if name in (WEIGHTS, DOCUMENTS, POSITIONS))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.importers.beside import beside, is_there
+from placealg.importers.beside import is_there, text_beside
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
@@ -52,21 +52,39 @@ def packaged(trainer: str, name: str) -> str:
                       indent=1)
 
 
-def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int, outer: int = 1) -> None:
-    """DeepSpeed by the file that a key names, beside axes of the trainer of `outer` ranks."""
+def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int, outer: int = 1,
+                        agree: bool = True) -> None:
+    """DeepSpeed by the file that a key names, beside axes of the trainer of `outer` ranks; `agree`: as run_engine."""
     said = draft.said
-    named = str(said.raw(key))
-    path = beside(named, said.document.file, draft.options)
-    text = read_text(path) if path else packaged(trainer, Path(named).name)
+    value = said.raw(key)
+    if isinstance(value, Mapping):
+        inner = Said(table("deepspeed"), said.document, draft.options, said.path(key))
+        run_engine(draft, inner, precision, steps, outer, agree)
+        said.take(inner)
+        return
+    named = str(value)
+    text, file = text_beside(named, said.document.file, draft.options) or (
+        packaged(trainer, Path(named).name), Path(named).name)
     if not text:
         raise said.refuse(key, f"{key} names another file, {named}, which is not here", "give it with --with")
-    file = path or Path(named).name
     inner = Said(table("deepspeed"), json_document(text, file), draft.options)
     said.read(key, f"{Path(named).name} decides the states")
-    engine = Engine(draft, inner, draft.options.world_size, precision)
+    run_engine(draft, inner, precision, steps, outer, agree)
+    draft.include(inner)
+
+
+def run_engine(draft: Draft, said: Said, precision: str, steps: int, outer: int = 1, agree: bool = True) -> None:
+    """DeepSpeed's engine beside a trainer's accumulation, with which the file has to `agree`: the Trainer of
+    transformers does not start otherwise (integrations/deepspeed.py: trainer_config_finalize).
+    """
+    key = "gradient_accumulation_steps"
+    own = said.number(key)
+    if agree and own not in (None, steps):
+        raise said.refuse(key, f"{key} is {own} here and {steps} of the trainer, which does not start so",
+                          "\"auto\" takes the trainer's")
+    engine = Engine(draft, said, draft.options.world_size, precision)
     engine.trainer_steps, engine.outer = steps, outer
     engine.read()
-    draft.include(inner)
 
 
 def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2, split: int = 1) -> None:

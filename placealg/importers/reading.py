@@ -10,6 +10,7 @@ from typing import Any
 
 from placealg.cases.source import Source
 from placealg.errors import InputError
+from placealg.importers.document import Document
 from placealg.strategy.spec import Strategy
 
 
@@ -145,7 +146,8 @@ class Options:
     """What a user says beside the file.
 
     `files` are further files (--with), `env` and `settings` the values of --env and --set, `arguments` what stands
-    for a script's $1, $2, `versions` a framework's version by its name.
+    for a script's $1, $2, `versions` a framework's version by its name. A launch that is followed adds `launcher`, what
+    `accelerate launch` sets up, and `written`, the texts of files that its script writes.
     """
 
     world_size: int | None = None
@@ -162,6 +164,8 @@ class Options:
     ignore: tuple[str, ...] = ()
     launch: int = 0
     strict: bool = False
+    launcher: Document | None = None
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 def refusal(what: str, where: str, remedy: str = "") -> InputError:

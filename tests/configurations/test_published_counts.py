@@ -39,8 +39,8 @@ def test_layouts_of_dense_are_as_many_as_the_page_says(row: tuple[int, ...]) -> 
     question = asked(row[0])
     expressions = question.space.expressions()
     assert f"`dense`, {len(expressions)} strategies" in PAGE.read_text(encoding="utf-8")
-    assert row[1] == sum(len(next(iter(layouts(parse_strategy(e), question.model, question.devices, SIZES, {}).values())))
-                         for e in expressions)
+    columns = (layouts(parse_strategy(e), question.model, question.devices, SIZES, {}) for e in expressions)
+    assert row[1] == sum(len(next(iter(found.values()))) for found in columns)
 
 
 @pytest.mark.slow

@@ -312,13 +312,16 @@ def from_torch(model: Any, mesh: Any) -> Strategy:
     return read(model, mesh)
 
 
-def draw(what: Given, **sizes: int) -> Picture:
+def draw(what: Given, order: bool = False, **sizes: int) -> Picture:
     """A strategy on the mesh, with what every device holds, at `sizes` such as dp=8; or a step program in lanes.
 
-    Of a file or a reading it is the strategy. `.save("x.svg")` writes the picture to a file.
+    With `order`, the order of its pipeline: what every stage runs and when it can, at sizes such as pp=4, m=8. Of a
+    file or a reading it is the strategy. `.save("x.svg")` writes the picture to a file.
 
     >>> draw("zero3", dp=4)
     zero3 on 4 devices: a picture of 850 by 234
+    >>> draw("pp_zb_v", order=True, pp=4, m=8)
+    the order of pp_zb_v: a picture of 1180 by 248
     """
     from placealg.cases.given import strategy_of
     from placealg.errors import InputError
@@ -326,6 +329,13 @@ def draw(what: Given, **sizes: int) -> Picture:
     from placealg.render.step_drawing import draw_step
     from placealg.step.program import Step
 
+    if order:
+        from placealg.render.order_drawing import draw_order, order_of
+
+        step = what if isinstance(what, Step) else derive(what)
+        said = None if isinstance(what, Step) else strategy_of(what).microbatches
+        name = step.reference.strategy if isinstance(what, Step) else strategy_of(what).name
+        return draw_order(order_of(step, sizes, said), name)
     if isinstance(what, Step):
         if sizes:
             raise InputError("a program is drawn for all sizes: only a strategy is drawn at some")

@@ -119,6 +119,7 @@ function start(strategies, limits) {
   if (read(given)) memory.value = given;
   let waiting;
   const remember = () => {  // once a slider rests: browsers slow down pages that change their address too often
+    if (window.parent !== window) return;  // in a frame of srcdoc a hash leads to the page around it
     clearTimeout(waiting);
     waiting = setTimeout(() => {
       const said = new URLSearchParams(Object.entries(fields).map(([name, field]) => [name, field.value]));

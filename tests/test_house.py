@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT, run_placealg
 from test_pages import SESSIONS
 

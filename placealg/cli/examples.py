@@ -41,13 +41,17 @@ def _derived(name: str) -> Step:
     return derive(strategy, resolve_model(default_model(strategy)))
 
 
+def _on(model: str) -> Step:
+    return derive(parse_strategy("dp"), resolve_model(model))
+
+
 def _with(name: str, **tables: Mapping[str, str]) -> Step:
     return derive(overlay(parse_strategy(name), tables), resolve_model("abstract"))
 
 
 _VARIED: Mapping[str, Callable[[], Step]] = {
-    "dp on balanced, a model with losses of its router": lambda: derive(parse_strategy("dp"), resolve_model("balanced")),
-    "dp on statistics": lambda: derive(parse_strategy("dp"), resolve_model("statistics")),
+    "dp on balanced, a model with losses of its router": lambda: _on("balanced"),
+    "dp on statistics": lambda: _on("statistics"),
     'zero2 with skip = "overflow" and scale = "dynamic"': lambda: _with(
         "zero2", optimizer={"skip": "overflow"}, loss={"scale": "dynamic"}),
     'zero1 with average = "parameters"': lambda: _with("zero1", optimizer={"average": "parameters"}),

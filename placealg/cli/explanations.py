@@ -63,11 +63,11 @@ Asked = Callable[[str], bool]
 def explanations(asked: Asked = lambda _: True) -> Iterator[Explained]:
     """Everything that can be explained, kind by kind; what is not asked for may be without sentences."""
     yield from cheap(asked)
-    yield from _of_proofs()
+    yield from _lemmas()
 
 
 def cheap(asked: Asked) -> Iterator[Explained]:
-    """What can be explained without the prover and without Coq's files."""
+    """What can be explained without the prover."""
     for row in MODES:
         yield Explained(row.mode, "mode", (
             f"{row.mode} means {row.name}, along one mesh axis of n devices.",
@@ -98,6 +98,7 @@ def cheap(asked: Asked) -> Iterator[Explained]:
     yield from fields()
     yield from keys()
     yield from _redistributions(asked)
+    yield from _theorems()
     for name, sentences in HYPOTHESES.items():
         yield Explained(name, "hypothesis", sentences, *ASSUMED[name], "placealg/prover/examine.py, hypotheses")
     for name, says in LEAST.items():
@@ -111,12 +112,6 @@ def cheap(asked: Asked) -> Iterator[Explained]:
         "Where nothing is said, a model has what its family runs."))
 
 
-def _of_proofs() -> Iterator[Explained]:
-    """What proofs stand on: no name of these is one of the others."""
-    yield from _lemmas()
-    yield from _theorems()
-
-
 def explain(name: str) -> list[Explained]:
     """Every explanation of `name`; an InputError when there is none."""
     spelled = name.replace("Ψ", "Psi").replace("->", "→")
@@ -127,7 +122,7 @@ def explain(name: str) -> list[Explained]:
 
     every: list[Explained] = []
     found: list[Explained] = []
-    for room in (lambda: cheap(asked), _of_proofs):
+    for room in (partial(cheap, asked), _lemmas):
         every += room()
         found = [e for e in every if e.name in exact] or [
             e for e in every if e.name.lower() == spelled.lower() and name not in COMMON]
@@ -356,7 +351,7 @@ def _defaults(table: str) -> str:
 
 
 def _lemmas() -> Iterator[Explained]:
-    """The lemmas on which proofs stand."""
+    """The lemmas on which proofs stand; no name of these is one of something else."""
     from placealg.prover.evidence.cutoff import LEMMA as CUTOFF
     from placealg.prover.evidence.lemmas import LEMMAS
 

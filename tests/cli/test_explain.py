@@ -11,7 +11,7 @@ from conftest import ROOT, run_placealg
 
 from placealg.cli.bug_files import names as bugs
 from placealg.cli.examples import names, program
-from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, _of_proofs, cheap, explain, explanations
+from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, _lemmas, cheap, explain, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
 from placealg.cli.key_explanations import FIELD_SAYS, GRAMMAR
 from placealg.cost.certain import LEAST
@@ -133,8 +133,8 @@ def test_a_word_derives_no_more_than_it_needs(monkeypatch: pytest.MonkeyPatch) -
         derived.clear()
         assert explain(word)
         assert len(set(derived)) <= most, (word, derived)
-    cheap_, proofs = ({e.name.lower() for e in room} for room in (cheap(lambda _: False), _of_proofs()))
-    assert not cheap_ & proofs
+    cheap_, lemmas = ({e.name.lower() for e in room} for room in (cheap(lambda _: False), _lemmas()))
+    assert not cheap_ & lemmas
 
 
 def test_a_close_name_is_offered() -> None:

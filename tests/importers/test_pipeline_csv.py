@@ -92,7 +92,7 @@ def test_torchtitan_s_key_names_a_file(tmp_path: Path) -> None:
 
 
 def test_an_order_that_does_not_run_is_told(tmp_path: Path, placealg: Callable[..., Outcome]) -> None:
-    """By the very words of the verdict, with exit code 1 as of a refuted one; in drawn orders two actions change place."""
+    """By the words of the verdict, with exit code 1 as of a refuted one; in drawn orders two actions change place."""
     file = tmp_path / "order.csv"
     for seed, text in enumerate(("0F0,0B0,0F1,0B1\n1B0,1F0,1F1,1B1\n", *map(exchanged, range(6)))):
         file.write_text(text, encoding="utf-8")

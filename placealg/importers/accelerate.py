@@ -9,9 +9,10 @@ from typing import Any
 from placealg.importers.accelerate_mesh import mesh_of, place_axes, sequence_of, unused_mesh
 from placealg.importers.beside import text_beside
 from placealg.importers.deepspeed import Engine
-from placealg.importers.document import Document, Key, json_document
+from placealg.importers.document import Document, Key, dotted, json_document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import sharding_word
+from placealg.importers.kinds import says_nothing
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
 from placealg.importers.tables import table
@@ -67,6 +68,7 @@ def read_accelerate(document: Document, options: Options) -> Reading:
     for section, owner in OTHERS.items():
         if owner != kind:
             said.leave(section, f"of distributed_type {owner}")
+    _unknown(said, next((section for section, owner in OTHERS.items() if owner == kind), ""))
     if kind not in ("FSDP", "DEEPSPEED"):
         unused_mesh(draft, mesh_of(draft, None))
     if kind != "MEGATRON_LM":
@@ -75,6 +77,15 @@ def read_accelerate(document: Document, options: Options) -> Reading:
     for key in ("num_machines", "compute_environment", "use_cpu", "mixed_precision", "fp16"):
         said.leave(key, "no bearing here")
     return draft.reading()
+
+
+def _unknown(said: Said, section: str) -> None:
+    """Keys of the active section that no row knows: what they change is not read."""
+    for path, value in said.document.leaves():
+        key = dotted(path)
+        known = key in said.table.keys or said.table.why_ignored(key) or says_nothing(value)
+        if section and path[0] == section and len(path) > 1 and not said.accounted(path) and not known:
+            said.approximated(key, f"no key of {section} that is known here: it is read as if it were not there")
 
 
 def precision(said: Said) -> str:

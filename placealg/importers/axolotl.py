@@ -16,6 +16,7 @@ from placealg.importers.hf import (
     read_float8,
     read_model_name,
     read_optimizer,
+    read_trainer_arguments,
 )
 from placealg.importers.kernels import CUT, read_words
 from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
@@ -76,13 +77,12 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     if said.raw("rl"):
         said.approximated("rl", f"{said.raw('rl')}: another loss, and a second model beside this one: both are left "
                                 "out")
-    draft.token_mean()
+    read_trainer_arguments(draft)
     _plugins(draft)
     if said.flag("tiled_mlp"):
         said.approximated("tiled_mlp", "MLPs run a tile of tokens at a time, again in backward: what they keep inside "
                                        "is counted whole here")
     read_words(draft)
-    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     for key in (*HALVES, "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
                 "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "deepspeed",
                 "dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size",

@@ -170,6 +170,37 @@ def read_optimizer(draft: Draft, key: str) -> None:
                                      "on the device")
 
 
+OF_TRAINER = ("average_tokens_across_devices", "label_smoothing_factor", "neftune_noise_alpha", "auto_find_batch_size",
+              "optim_target_modules", "use_cpu")
+"""Arguments of the Trainer that every file of one of its trainers may have (transformers, training_args.py)."""
+
+
+def read_trainer_arguments(draft: Draft) -> None:
+    """What the Trainer's arguments say of the loss, of noise and of batches, whichever trainer's file has them."""
+    said = draft.said
+    draft.token_mean()
+    key = OF_TRAINER[0]
+    if said.has(key) and not said.truth(key, said.raw(key)):
+        draft.parts.say("loss", "count_axes", ["microbatch"])
+        said.read(key, "[loss] count_axes = [\"microbatch\"]: each rank divides by the tokens of its own step")
+    else:
+        said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
+    if said.has("label_smoothing_factor") and said.rate("label_smoothing_factor", said.raw("label_smoothing_factor")):
+        said.approximated("label_smoothing_factor", "a share of the loss is of all tokens of the vocabulary: here it "
+                                                    "is the plain cross entropy")
+    if said.raw("neftune_noise_alpha"):
+        said.approximated("neftune_noise_alpha", "noise on what the embedding gives: it is left out")
+    if said.raw("optim_target_modules"):
+        raise said.refuse("optim_target_modules", "an optimizer of projections of the gradients")
+    if said.has("auto_find_batch_size") and said.truth("auto_find_batch_size", said.raw("auto_find_batch_size")):
+        draft.sizes.pop("b", None)
+        said.unsaid("auto_find_batch_size", "b is what fits by trial", "--set b=1")
+    if said.has("use_cpu") and said.truth("use_cpu", said.raw("use_cpu")):
+        said.approximated("use_cpu", "the run is on CPUs: placement and proof are the same")
+    for key in OF_TRAINER:
+        said.leave(key, "as it is anyway")
+
+
 def read_float8(draft: Draft, gather: str, lora: bool) -> None:
     """`fp8: true` of a trainer; `gather` is its key of all_gathers in 8 bits, which go without adapters (`lora`)."""
     said = draft.said

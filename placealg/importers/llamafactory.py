@@ -15,6 +15,7 @@ from placealg.importers.hf import (
     read_float8,
     read_model_name,
     read_optimizer,
+    read_trainer_arguments,
 )
 from placealg.importers.kernels import read_words
 from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
@@ -73,9 +74,8 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     else:
         said.leave("use_muon", "off")
         read_optimizer(draft, "optim")
-    draft.token_mean()
+    read_trainer_arguments(draft)
     read_words(draft)
-    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     read_model_name(draft, "model_name_or_path")
     if lora:
         read_adapters(draft, AdapterKeys(

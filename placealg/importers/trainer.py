@@ -13,7 +13,14 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import read_fsdp, shard_adapters
-from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.hf import (
+    read_adapter_ddp,
+    read_ddp,
+    read_deepspeed_path,
+    read_model_name,
+    read_optimizer,
+    read_trainer_arguments,
+)
 from placealg.importers.kernels import read_words
 from placealg.importers.kinds import kind_of, says_nothing
 from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
@@ -52,9 +59,6 @@ def read_trainer(document: Document, options: Options) -> Reading:
     if said.has("do_train") and not said.truth("do_train", said.raw("do_train")) and idle:
         raise said.refuse(idle, f"{idle} without do_train: nothing is trained")
     said.leave("do_train", "a file is read as it trains")
-    if said.flag("use_cpu"):
-        said.approximated("use_cpu", "the run is on CPUs: placement and proof are the same")
-    said.leave("use_cpu", "off")
     lora = _adapters(draft)
     if model := next((key for key in MODELS if said.has(key)), ""):
         read_model_name(draft, model)
@@ -64,12 +68,7 @@ def read_trainer(document: Document, options: Options) -> Reading:
     whole = _engine(draft, precision, steps, lora, launcher)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
-    if said.flag("auto_find_batch_size"):
-        said.unsaid("auto_find_batch_size", "b is what fits by trial", "--set b=1")
-        said.leave(BATCH, "the first that is tried")
-    else:
-        said.leave("auto_find_batch_size", "off")
-        draft.size("b", BATCH, "sequences of a microbatch", said.whole(BATCH, said.value(BATCH)))
+    draft.size("b", BATCH, "sequences of a microbatch", said.whole(BATCH, said.value(BATCH)))
     length = next((key for key in LENGTHS if said.has(key)), "")
     if length:
         draft.size("s", length, "longest sequence")
@@ -84,39 +83,21 @@ def read_trainer(document: Document, options: Options) -> Reading:
         said.leave("gradient_checkpointing", "nothing is computed again")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     word = str(said.value("optim")).lower()
-    if said.raw("optim_target_modules") or any(name in word for name in PROJECTED):
+    if any(name in word for name in PROJECTED):
         raise said.refuse("optim", f"optim {word}: an optimizer of projections of the gradients, or of updates inside "
                                    "backward")
     read_optimizer(draft, "optim")
-    _loss(draft)
-    if said.raw("neftune_noise_alpha"):
-        said.approximated("neftune_noise_alpha", "noise on what the embedding gives: it is left out")
+    read_trainer_arguments(draft)
     read_words(draft)
     if lora:
         read_adapters(draft, replace(lora, whole_types=whole))
-    for key in ("bf16", "fp16", "torch_dtype", "dtype", "deepspeed", "fsdp", "neftune_noise_alpha", *MODELS, *SWITCHES,
-                *BITS, "bits", "use_dora", "average_tokens_across_devices"):
+    for key in ("bf16", "fp16", "torch_dtype", "dtype", "deepspeed", "fsdp", *MODELS, *SWITCHES, *BITS,
+                "bits", "use_dora"):
         said.leave(key, "told with the rest, or off")
     said.missing("script", "what it does beside its arguments: other modules, another loss, parameters that it freezes")
     if launcher:
         draft.include(launcher)
     return draft.reading()
-
-
-def _loss(draft: Draft) -> None:
-    """The cross entropy over all tokens of the step, or over those of each rank."""
-    said, key = draft.said, "average_tokens_across_devices"
-    draft.token_mean()
-    if said.flag(key):
-        said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
-    else:
-        draft.parts.say("loss", "count_axes", ["microbatch"])
-        said.read(key, "[loss] count_axes = [\"microbatch\"]: each rank divides by the tokens of its own step")
-    smooth = said.amount("label_smoothing_factor")
-    if smooth:
-        said.approximated("label_smoothing_factor", "a share of the loss is of all tokens of the vocabulary: here it "
-                                                    "is the plain cross entropy")
-    said.leave("label_smoothing_factor", "0: none")
 
 
 def _adapters(draft: Draft) -> AdapterKeys | None:

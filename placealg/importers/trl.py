@@ -11,7 +11,14 @@ from placealg.importers.beside import text_beside
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import read_fsdp
-from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.hf import (
+    read_adapter_ddp,
+    read_ddp,
+    read_deepspeed_path,
+    read_model_name,
+    read_optimizer,
+    read_trainer_arguments,
+)
 from placealg.importers.kernels import LIGER, read_words, run_loss
 from placealg.importers.launcher import (
     launched_by,
@@ -91,11 +98,10 @@ def read_trl(document: Document, options: Options) -> Reading:
         said.read("disable_dropout", "--no-dropout")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     read_optimizer(draft, "optim")
-    draft.token_mean()
+    read_trainer_arguments(draft)
     if not other:
         _loss(draft)
     read_words(draft)
-    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     if lora:
         read_adapters(draft, replace(lora, whole_types=whole))
         if not said.has("lora_dropout"):

@@ -165,3 +165,36 @@ def test_the_launcher_s_precision_holds_where_the_trainer_says_none(tmp_path: Pa
         found = read(run, files=(str(engine),))
         assert int(found.strategy.tables["types"]["act"]) == act, word
         assert (found.strategy.option("optimizer", "skip") == "overflow") == (word == "fp16")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_arguments_of_the_trainer_mean_the_same_in_every_trainer_s_file(tmp_path: Path, seed: int) -> None:
+    """Of the loss, of noise and of batches: read, approximated or refused, whether the trainer's table has them."""
+    random = Random(seed)
+    name = [*TRAINERS][seed % 4]
+    path = tmp_path / "run.yaml"
+    plain = {**TRAINERS[name], "gradient_accumulation_steps": 2}
+
+    def of(**more: Any) -> Reading:
+        path.write_text(yaml.safe_dump({**plain, **more}))
+        return read(path, world_size=4, format=name)
+
+    assert of(average_tokens_across_devices=False).strategy.option("loss", "count_axes") == ("microbatch",)
+    assert of(average_tokens_across_devices=True).strategy == of().strategy
+    key, value = random.choice([("label_smoothing_factor", 0.1), ("neftune_noise_alpha", 5), ("use_cpu", True)])
+    assert key in {item.key for item in of(**{key: value}).approximated}
+    assert key not in {item.key for item in of(**{key: 0 if key != "use_cpu" else False}).approximated}
+    assert "b" in of().sizes and "b" not in of(auto_find_batch_size=True).sizes
+    with pytest.raises(InputError, match="an optimizer of projections"):
+        of(optim_target_modules="all")
+
+
+def test_an_unknown_key_of_the_section_that_holds_is_told(tmp_path: Path) -> None:
+    """Of accelerate's section of the engine that runs; one of another engine's section is ignored."""
+    path = tmp_path / "engine.yaml"
+    said = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2, "fsdp_new_policy": "x"},
+            "deepspeed_config": {"zero_new": 3}}
+    path.write_text(yaml.safe_dump(said))
+    found = read(path)
+    assert "fsdp_config.fsdp_new_policy" in {item.key for item in found.approximated}
+    assert not any("zero_new" in item.key for item in found.approximated)

@@ -432,8 +432,8 @@ def test_the_operator_of_a_verb_that_sums_nothing_goes_with_it() -> None:
     step = derive(parse_strategy("zero1*tp_sp"), gpt())
     for event in [e for e in step.events if e.op and e.verb in ("reduce_scatter", "reduce")][:6]:
         sliced = edit(step, set=event.path, verb="slice", **{"from": "R"})
-        made = next(e for e in sliced.events if e.verb == "slice" and e.subject == event.subject and e.phase == event.phase
-                    and e not in step.events)
+        made = next(e for e in sliced.events if e not in step.events and (e.verb, e.subject, e.phase) == (
+            "slice", event.subject, event.phase))
         assert made.op == "" and edit(step, set=event.path, bytes="w").events != step.events
 
 

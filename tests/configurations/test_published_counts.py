@@ -20,7 +20,7 @@ from placealg.strategy.expression import parse_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "search.md"
 ROWS = [tuple(int(number.replace(",", "")) for number in row) for row in re.findall(
-    r"^\| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| [\d.]+ \| [\d.]+ \| [\d.]+ GB \|$",
+    r"^\| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| [\d.]+ \|$",
     PAGE.read_text(encoding="utf-8"), re.MULTILINE)]
 """(devices, layouts, those that fit, those with their places)."""
 

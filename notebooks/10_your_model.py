@@ -44,7 +44,7 @@ file.write_text(json.dumps({
 # transformers fills in. A model is a list of units with parameters, and a graph of ops; both are counted, not looked up.
 
 # %%
-model = pa.read_model(file)
+model = pa.model(file)
 total = model.total()
 assert pa.memory("dp", model).parameters.value() == 2 * total  # 2 bytes each
 print(f"{total:,} parameters in {len(model.parameters)} groups")

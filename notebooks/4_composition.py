@@ -99,7 +99,7 @@ twofold
 
 # %%
 for attempt in (lambda: pa.dp() * pa.dp(),
-                lambda: pa.pp() * pa.pp_gpipe("other"),
+                lambda: pa.pp() * pa.parse_strategy("pp_gpipe[other]"),
                 lambda: pa.zero1() * pa.offload_optimizer() * pa.offload_optimizer()):
     try:
         raise AssertionError(f"{attempt()} should have been refused")

@@ -164,12 +164,12 @@ layer["tp_sp"]
 
 # %%
 both = {}
-for strategy in (pa.tp(), pa.tp_sp(), pa.tp_sp_keep()):
+for strategy in (pa.tp(), pa.tp_sp(), pa.parse_strategy("tp_sp_keep")):
     phases = pa.communication(strategy, model).by_phase
     sent = phases["forward"] + phases["backward"]
     both[strategy.name] = sent.subs(L=2) - sent.subs(L=1)
 assert both["tp"] == both["tp_sp_keep"] and both["tp_sp"].ratio(both["tp"]).value() == 10 / 8
-assert per_layer(pa.tp_sp_keep()) == pa.Formula.parse("b*s*h*(4 + 30/tp + 5*a*s/(h*tp))", "bytes")
+assert per_layer(pa.parse_strategy("tp_sp_keep")) == pa.Formula.parse("b*s*h*(4 + 30/tp + 5*a*s/(h*tp))", "bytes")
 both
 
 # %% [markdown]

@@ -33,69 +33,48 @@ if TYPE_CHECKING:
     from placealg.models.abstract import abstract
     from placealg.models.build import graph
     from placealg.models.model import Model
-    from placealg.models.transformer import gpt, mla, mlp, moe
-    from placealg.prover.verdict import Counterexample, Report
+    from placealg.models.transformer import gpt, moe
+    from placealg.prover.verdict import Conclusion, Counterexample, Report
     from placealg.render.compare import Comparison
     from placealg.render.fit import Sized
     from placealg.render.svg import Picture
     from placealg.simulator import Outcome, Setting
-    from placealg.step.derive import groups_by_name
     from placealg.step.program import Step
     from placealg.strategy.catalogue import (
         catalogue,
         cp,
-        cp_ring,
-        cp_ulysses,
         dp,
         ep,
-        fsdp,
-        fsdp_no_reshard,
         hsdp,
-        mics,
-        offload_activations,
         offload_optimizer,
-        offload_parameters,
         pp,
-        pp_1f1b,
-        pp_dualpipe_v,
-        pp_gpipe,
-        pp_interleaved,
-        pp_interleaved_zb,
-        pp_zb_h1,
-        pp_zb_h2,
-        pp_zb_v,
         recompute_full,
         recompute_selective,
         tp,
         tp_sp,
-        tp_sp_keep,
         zero1,
         zero2,
         zero3,
-        zeropp,
     )
-    from placealg.strategy.expression import parse_strategy
     from placealg.strategy.spec import Strategy, strategy_on
 
 _HOME = {
     "InputError": "placealg.errors",
     **dict.fromkeys(("Strategy", "strategy_on"), "placealg.strategy.spec"),
-    "parse_strategy": "placealg.strategy.expression",
-    **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "fsdp", "fsdp_no_reshard", "hsdp", "mics", "zeropp",
-                     "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ulysses", "cp_ring", "pp", "pp_gpipe", "pp_1f1b",
-                     "pp_interleaved", "pp_interleaved_zb", "pp_zb_h1", "pp_zb_h2", "pp_zb_v", "pp_dualpipe_v", "ep",
-                     "offload_activations", "offload_optimizer", "offload_parameters", "recompute_full",
-                     "recompute_selective"),
-                    "placealg.strategy.catalogue"),
+    **dict.fromkeys(("catalogue", "dp", "zero1", "zero2", "zero3", "hsdp", "tp", "tp_sp", "cp", "pp", "ep",
+                     "offload_optimizer", "recompute_full", "recompute_selective"), "placealg.strategy.catalogue"),
     "Model": "placealg.models.model",
-    **dict.fromkeys(("Report", "Counterexample"), "placealg.prover.verdict"),
+    **dict.fromkeys(("Report", "Counterexample", "Conclusion"), "placealg.prover.verdict"),
     "abstract": "placealg.models.abstract",
     "graph": "placealg.models.build",
     "CommandCase": "placealg.cases.case",
     "Sized": "placealg.render.fit",
     **dict.fromkeys(("reshard", "Resumed"), "placealg.cases.resumed"),
-    **dict.fromkeys(("gpt", "mla", "mlp", "moe"), "placealg.models.transformer"),
-    "groups_by_name": "placealg.step.derive",
+    **dict.fromkeys(("gpt", "moe"), "placealg.models.transformer"),
+    "Found": "placealg.configurations.found",
+    "Space": "placealg.configurations.space",
+    "Machine": "placealg.cost.machines",
+    "Reading": "placealg.importers.reading",
     "Step": "placealg.step.program",
     "Formula": "placealg.cost.formula",
     "Setting": "placealg.simulator.setting",
@@ -111,15 +90,24 @@ _HOME = {
 
 __all__ = [
     "abstract", "Answer", "catalogue", "CommandCase", "Communication", "communication", "compare", "Comparison",
-    "Costs", "costs", "Counterexample", "cp", "cp_ring", "cp_ulysses", "decide", "derive", "dp", "draw", "edit", "ep",
-    "fit", "Formula", "from_torch", "fsdp", "fsdp_no_reshard", "gpt", "graph", "groups_by_name", "hsdp", "InputError",
-    "Memory", "memory", "mics", "mla", "mlp", "Model", "model", "moe", "observe", "offload_activations",
-    "offload_optimizer", "offload_parameters", "Outcome", "parse_strategy", "Picture", "pp", "pp_1f1b",
-    "pp_dualpipe_v", "pp_gpipe", "pp_interleaved", "pp_interleaved_zb", "pp_zb_h1", "pp_zb_h2", "pp_zb_v", "prove",
-    "read", "read_model", "recompute_full", "recompute_selective", "record", "Report", "reshard", "Resumed", "search",
-    "Setting", "simulate", "Sized", "Step", "Strategy", "strategy_on", "times", "tp", "tp_sp", "tp_sp_keep", "zero1",
-    "zero2", "zero3", "zeropp",
+    "Conclusion", "Costs", "costs", "Counterexample", "cp", "decide", "derive", "dp", "draw", "edit", "ep", "fit",
+    "Formula", "Found", "from_torch", "gpt", "graph", "hsdp", "InputError", "Machine", "Memory", "memory", "Model",
+    "model", "moe", "observe", "offload_optimizer", "Outcome", "parse_strategy", "Picture", "pp", "prove", "read",
+    "Reading", "recompute_full", "recompute_selective", "record", "Report", "reshard", "Resumed", "search",
+    "Setting", "simulate", "Sized", "Space", "Step", "Strategy", "strategy_on", "times", "tp", "tp_sp", "zero1",
+    "zero2", "zero3",
 ]
+
+
+def parse_strategy(text: str) -> Strategy:
+    """The strategy of an expression: names of the catalogue, and strategy files, joined by `*`.
+
+    >>> parse_strategy("zero3[fsdp]*dp[8]").mesh.axes
+    (fsdp, dp=8)
+    """
+    from placealg.strategy.file import read_expression
+
+    return read_expression(text)
 
 
 def derive(what: Given, model: Model | str | None = None) -> Step:
@@ -266,9 +254,6 @@ def model(name: str | Path, **style: Any) -> Model:
     return by_name(name, **style)
 
 
-read_model = model
-
-
 def observe(model: Any, mesh: Any = None, *, gather: bool = True, shims: tuple[str, ...] = ()) -> Any:
     """A context that records the training step inside it: `with pa.observe(model, mesh) as seen: step()`.
 
@@ -312,13 +297,16 @@ def from_torch(model: Any, mesh: Any) -> Strategy:
     return read(model, mesh)
 
 
-def draw(what: Given, **sizes: int) -> Picture:
+def draw(what: Given, order: bool = False, **sizes: int) -> Picture:
     """A strategy on the mesh, with what every device holds, at `sizes` such as dp=8; or a step program in lanes.
 
-    Of a file or a reading it is the strategy. `.save("x.svg")` writes the picture to a file.
+    With `order`, the order of its pipeline: what every stage runs and when it can, at sizes such as pp=4, m=8. Of a
+    file or a reading it is the strategy. `.save("x.svg")` writes the picture to a file.
 
     >>> draw("zero3", dp=4)
     zero3 on 4 devices: a picture of 850 by 234
+    >>> draw("pp_zb_v", order=True, pp=4, m=8)
+    the order of pp_zb_v: a picture of 1180 by 248
     """
     from placealg.cases.given import strategy_of
     from placealg.errors import InputError
@@ -326,6 +314,13 @@ def draw(what: Given, **sizes: int) -> Picture:
     from placealg.render.step_drawing import draw_step
     from placealg.step.program import Step
 
+    if order:
+        from placealg.render.order_drawing import draw_order, order_of
+
+        step = what if isinstance(what, Step) else derive(what)
+        said = None if isinstance(what, Step) else strategy_of(what).microbatches
+        name = step.reference.strategy if isinstance(what, Step) else strategy_of(what).name
+        return draw_order(order_of(step, sizes, said), name)
     if isinstance(what, Step):
         if sizes:
             raise InputError("a program is drawn for all sizes: only a strategy is drawn at some")
@@ -411,8 +406,10 @@ if not TYPE_CHECKING:  # a type checker knows every name from above, and refuses
             if not unfinished and not name.startswith("_"):
                 commands = import_module("placealg.annexes").annex("commands")
             command = commands is not None and name in commands.COMMANDS
+            named = not unfinished and name in import_module("placealg.strategy.catalogue").names()
             raise AttributeError(f"module 'placealg' has no attribute '{name}'" + (
-                f": it is a command, `placealg {name}`; docs/python.md lists what Python has" if command else ""))
+                f": it is a command, `placealg {name}`; docs/python.md lists what Python has" if command else
+                f": it is a strategy, placealg.parse_strategy('{name}')" if named else ""))
         value = getattr(import_module(_HOME[name]), name)
         globals()[name] = value
         return value

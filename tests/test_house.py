@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT, run_placealg
 from test_pages import SESSIONS
 
@@ -288,3 +289,12 @@ def test_readme_python_runs(block: str, monkeypatch: pytest.MonkeyPatch) -> None
     test = doctest.DocTestParser().get_doctest(block, {}, "README", "README.md", 0)
     assert test.examples, "a python block shows a session"
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
+
+
+def test_metadata_say_one_licence_and_the_authors_of_the_citation() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert project["license"] == cited["license"] == "Apache-2.0"
+    assert "Apache License" in (ROOT / project["license-files"][0]).read_text(encoding="utf-8")[:200]
+    assert [one["name"] for one in project["authors"]] == [one["name"] for one in cited["authors"]]
+    assert not any("email" in one for one in project["authors"]) and "urls" not in project

@@ -28,7 +28,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_a_model_by_its_name() -> None:
-    assert pa.model("gpt2").name == pa.read_model("gpt2").name == "gpt2"
+    assert pa.model("gpt2").name == pa.Model.from_config("gpt2").name == "gpt2"
 
 
 def test_a_name_that_is_not_there() -> None:
@@ -140,8 +140,8 @@ def test_an_edited_program_has_costs() -> None:
     (lambda: pa.read(3), "no path of a file"),
     (lambda: pa.read("mine.toml"), "no such file"),
     (lambda: pa.read("proofs/proved/token_mean.toml", world_size=8), "belongs to a framework's configuration"),
-    (lambda: pa.read_model(None), "no name of a model"),
-    (lambda: pa.read_model("gpt2", flsh=True), "did you mean 'flash'"),
+    (lambda: pa.model(None), "no name of a model"),
+    (lambda: pa.model("gpt2", flsh=True), "did you mean 'flash'"),
     (lambda: pa.memory("zero3", 3), "no name of a model"),
     (lambda: pa.draw(3), "no strategy"),
     (lambda: pa.draw("zero3", dp="x"), "a size is a whole number"),
@@ -226,3 +226,24 @@ def test_a_strategy_in_any_form_is_derived_edited_and_drawn(tmp_path: Path) -> N
         edited = pa.edit(form, model="gpt", drop="forward.layer.*.gather*")
         assert {e.path for e in step.events} > {e.path for e in edited.events}
         assert str(pa.draw(form, dp=4)).startswith("<svg")
+
+
+@pytest.mark.parametrize(("formula", "sizes", "open_"), [
+    (lambda: pa.memory("zero3", "gpt").states, {"dp": 8}, ("s", "h", "L", "V")),
+    (lambda: pa.memory("zero3", "gpt2").states, {}, ("dp",)),
+    (lambda: pa.communication("zero1*tp", "gpt2").total, {"dp": 2, "m": 1, "b": 1}, ("s", "tp")),
+])
+def test_a_value_with_open_sizes_names_them(formula: Callable[[], pa.Formula], sizes: dict[str, int],
+                                            open_: tuple[str, ...]) -> None:
+    """Each by its name; with all of them there is a number, and `if_known` has none before."""
+    found = formula()
+    with pytest.raises(pa.InputError) as caught:
+        found.value(**sizes)
+    assert "value(" + ", ".join(f"{name}=..." for name in open_) + ")" in str(caught.value)
+    assert found.if_known(**sizes) is None and found.value(**sizes, **dict.fromkeys(open_, 4)) is not None
+
+
+def test_names_that_the_expression_language_says_are_told() -> None:
+    with pytest.raises(AttributeError, match=r"it is a strategy, placealg\.parse_strategy\('pp_zb_v'\)"):
+        pa.pp_zb_v  # noqa: B018
+    assert pa.parse_strategy("pp_zb_v").name == "pp_zb_v" and len(pa.__all__) < 70

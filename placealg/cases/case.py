@@ -27,13 +27,14 @@ from placealg.step.program import Step
 from placealg.step.text import read_program
 from placealg.strategy import sharing
 from placealg.strategy.catalogue import names
-from placealg.strategy.expression import parse_strategy
 from placealg.strategy.file import (
     Expect,
     Masked,
     StrategyFile,
+    factor_files,
     packaged,
     proofs_folder,
+    read_expression,
     read_strategy_file,
 )
 from placealg.strategy.options import TYPES
@@ -122,7 +123,8 @@ _FILES = (".toml", ".json", ".yaml", ".yml", ".sh", ".py")
 def is_file(word: str) -> bool:
     """Whether a strategy word names a file, or a folder, rather than an expression."""
     path = Path(word)
-    return path.suffix in _FILES or path.is_file() or (path.is_dir() and word not in names())
+    one = "*" not in word or path.exists()
+    return (path.suffix in _FILES and one) or path.is_file() or (path.is_dir() and word not in names())
 
 
 def files() -> Any:
@@ -146,7 +148,7 @@ def read_strategy(word: str, foreign: object = None) -> Strategy:
         found: Strategy = files().reading_of_file(word, foreign).strategy
         return found
     path = str(packaged(word) or word)
-    return read_strategy_file(path).strategy if is_file(path) else parse_strategy(word)
+    return read_strategy_file(path).strategy if is_file(path) else read_expression(word)
 
 
 def named_model(word: str, said: CommandOptions) -> Model | None:
@@ -155,7 +157,8 @@ def named_model(word: str, said: CommandOptions) -> Model | None:
         model: Model | None = files().model_named(word, said)
         return model
     path = str(packaged(word) or word)
-    named = _named(path, read_strategy_file(path)) if is_file(path) else ""
+    filed = ((path, read_strategy_file(path)),) if is_file(path) else tuple((f.path, f) for f in factor_files(path))
+    named = next(filter(None, (_named(*one) for one in filed)), "")
     return resolve_model(named, **style_of(said)) if named else None
 
 
@@ -184,9 +187,15 @@ def read_case(word: str, model: Model | str | None, sizes: Iterable[str], axes: 
     if is_file(word):
         return _read_file(word, model, sizes, axes, default, said)
     sizes = tuple(sizes)
-    strategy = precise(parse_strategy(word), said, sizes)
+    strategy = precise(read_expression(word), said, sizes)
     _remark(strategy)
-    chosen = run_as(model_on(model, default or default_model(strategy), said, strategy), said)
+    named: Model | str = default or default_model(strategy)
+    filed = factor_files(word)
+    for file in filed:
+        named = _as_filed(file, model, _named(file.path, file) or named, said, strategy)
+    chosen = run_as(named if isinstance(named, Model) and filed else model_on(model, named, said, strategy), said)
+    if left_out := tuple(text for file in filed for text in file.left_out):
+        chosen = replace(chosen, left_out=(*chosen.left_out, *left_out))
     step = derive(strategy, chosen)
     return CommandCase(strategy, chosen, step, read_sizes(sizes, strategy, chosen, axes), step)
 

@@ -19,8 +19,7 @@ from placealg.models.model import Model
 from placealg.step.compatibility import check_sizes
 from placealg.step.derive import derive
 from placealg.step.program import Step
-from placealg.strategy.expression import parse_strategy
-from placealg.strategy.file import packaged
+from placealg.strategy.file import packaged, read_expression
 from placealg.strategy.spec import Strategy
 
 Given = Strategy | Step | CommandCase | Source | str | Path
@@ -112,7 +111,7 @@ def strategy_of(what: Given) -> Strategy:
     if isinstance(what, CommandCase | Source):
         return what.strategy
     if isinstance(what, str | Path) and not Path(what).exists() and not packaged(str(what)):
-        return parse_strategy(str(what))
+        return read_expression(str(what))
     if isinstance(what, str | Path):
         return read(what).strategy
     raise InputError(f"{kind(what)} is no strategy: a Strategy, a Step, a reading, an expression or a file is drawn")

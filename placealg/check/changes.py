@@ -24,6 +24,7 @@ from placealg.cost.times import PARAMETERS, times
 from placealg.cost.walk import Walk
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.mesh import Axis, Mesh
 from placealg.models.losses import ATTR, with_loss
 from placealg.models.model import Model
 from placealg.step.derive import derive
@@ -156,8 +157,10 @@ def changes(strategy: Strategy, model: Model, step: Step, sizes: Sizes, given: S
 
     def split(variant: _Variant, devices: int) -> Iterator[Change]:
         every: list[Change] = []
+        free = _unbound(variant.strategy)
+        kept = {name: size for name, size in given.items() if name not in free.mesh.names or free.mesh[name].size}
         with suppress(InputError):
-            for at in ways(variant.strategy, variant.model, devices, given, limits.batch):
+            for at in ways(free, variant.model, devices, kept, limits.batch):
                 if at != sizes:
                     every += told(variant, at, _split(variant, at, devices != _devices(now, sizes)))
         yield from sorted(every, key=_order)[:1]
@@ -191,9 +194,17 @@ def _devices(variant: _Variant, sizes: Sizes) -> int:
     return prod(int(sizes[a]) for a in variant.strategy.mesh.names)
 
 
+def _unbound(strategy: Strategy) -> Strategy:
+    """A strategy without the sizes of its axes, but for one whose stages or actions are written down for theirs."""
+    if any(strategy.option("schedule", key) for key in ("actions", "stages")):
+        return strategy
+    return replace(strategy, mesh=Mesh(tuple(Axis(axis.name) for axis in strategy.mesh)))
+
+
 def _split(variant: _Variant, at: Sizes, more: bool) -> str:
-    """The sizes of the axes as --set has them, with the number of devices where there are more."""
-    said = "--set " + " ".join(f"{a}={at[a]}" for a in variant.strategy.mesh.names)
+    """The sizes of the axes as --set has them, or [mesh] of a file, with the number of devices where there are more."""
+    where = "[mesh]" if variant.strategy.mesh.sizes() else "--set"
+    said = f"{where} " + " ".join(f"{a}={at[a]}" for a in variant.strategy.mesh.names)
     return f"{_devices(variant, at)} devices: {said}" if more else said
 
 

@@ -119,7 +119,7 @@ def _replayed(answer: Settled, left: Formula, relation: str, right: Formula, ove
 
 
 def _value(formula: Formula, over: Over, sizes: Mapping[str, Fraction]) -> Fraction:
-    value = formula.value(**{n: v for n, v in {**over.fixed, **sizes}.items() if n in formula.inputs})
+    value = formula.if_known(**{n: v for n, v in {**over.fixed, **sizes}.items() if n in formula.inputs})
     assert value is not None, "the sizes of a refutation are complete"
     return Fraction(value)
 

@@ -198,7 +198,7 @@ def agrees(claim: PublishedClaim, ours: Formula, printed: Formula) -> bool:
     [True, False]
     """
     digits = _LITERAL.fullmatch(claim.printed)
-    value, figure = ours.value(), printed.value()
+    value, figure = ours.if_known(), printed.if_known()
     if value is None or figure is None or digits is None or claim.exact:
         return ours == printed
     unit = Fraction(1, 10 ** len(digits[1] or ""))

@@ -42,9 +42,10 @@ def show(chosen: Namespace) -> int:
     from placealg.render.show import show as page
     from placealg.step.text import write_program
 
-    if chosen.graph and not chosen.graph.lower().endswith(".svg"):
-        raise InputError(f"'{chosen.graph}' is no name of a drawing: it is an SVG, which a browser shows and "
-                         "rsvg-convert or Inkscape makes a PNG of; say FILE.svg", where="--graph")
+    for option, drawing in (("--graph", chosen.graph), ("--order", chosen.order)):
+        if drawing and not drawing.lower().endswith(".svg"):
+            raise InputError(f"'{drawing}' is no name of a drawing: it is an SVG, which a browser shows and "
+                             "rsvg-convert or Inkscape makes a PNG of; say FILE.svg", where=option)
     case = _case(chosen, chosen.strategy)
     if chosen.write_program:
         write_file(chosen.write_program, write_program(case.step, case.strategy))
@@ -52,7 +53,13 @@ def show(chosen: Namespace) -> int:
         from placealg.render.step_drawing import draw_step
 
         write_file(chosen.graph, str(draw_step(case.step)))
-    if chosen.write_program or chosen.graph:
+    if chosen.order:
+        from placealg.render.order_drawing import draw_order, order_of
+
+        sizes = {name: int(size) for name, size in case.sizes.items()}
+        write_file(chosen.order, str(draw_order(order_of(case.step, sizes, case.strategy.microbatches),
+                                                case.strategy.name)))
+    if chosen.write_program or chosen.graph or chosen.order:
         return 0
     if chosen.format == "json":
         print_json({"version": 1, "strategy": case.strategy.name, "model": case.model.name, "events": [{

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,31 +23,49 @@ COMPOSITES = ("zero3*tp_sp", "zero1*tp_sp*pp*cp_ring*ep", "zero3*cp_ulysses")
 """Expressions beside the catalogue's own strategies in which examples are looked for."""
 
 
-@lru_cache(maxsize=1)
-def programs() -> dict[str, Step]:
-    """A program by what a user would say to get it: the catalogue's, composites, some with an option, an edited one."""
-    found = {}
-    for name in (*catalogue(), *COMPOSITES):
-        strategy = parse_strategy(name)
-        found[name] = derive(strategy, resolve_model(default_model(strategy)))
-    model = resolve_model("abstract")
-    found["dp on balanced, a model with losses of its router"] = derive(
-        parse_strategy("dp"), resolve_model("balanced"))
-    found["dp on statistics"] = derive(parse_strategy("dp"), resolve_model("statistics"))
-    found['zero2 with skip = "overflow" and scale = "dynamic"'] = derive(
-        overlay(parse_strategy("zero2"), {"optimizer": {"skip": "overflow"}, "loss": {"scale": "dynamic"}}), model)
-    found['zero1 with average = "parameters"'] = derive(
-        overlay(parse_strategy("zero1"), {"optimizer": {"average": "parameters"}}), model)
-    found['zero1 with [[edit]] drop and insert'] = edit(
-        found["zero1"], {"drop": "publish.*"},
-        {"insert": {"path": "publish.layer.weight.publish[dp]"}, "after": "update.rng.update"})
-    return found
+def names() -> tuple[str, ...]:
+    """What a user would say to get the programs, those first that have most: catalogue, composites, options, edits."""
+    return tuple(dict.fromkeys(("dp", "zero1", *COMPOSITES, *catalogue(), *_VARIED)))
+
+
+def program(name: str) -> Step:
+    """The program of one of `names`."""
+    return _derived(name)
+
+
+@cache
+def _derived(name: str) -> Step:
+    if name in _VARIED:
+        return _VARIED[name]()
+    strategy = parse_strategy(name)
+    return derive(strategy, resolve_model(default_model(strategy)))
+
+
+def _on(model: str) -> Step:
+    return derive(parse_strategy("dp"), resolve_model(model))
+
+
+def _with(name: str, **tables: Mapping[str, str]) -> Step:
+    return derive(overlay(parse_strategy(name), tables), resolve_model("abstract"))
+
+
+_VARIED: Mapping[str, Callable[[], Step]] = {
+    "dp on balanced, a model with losses of its router": lambda: _on("balanced"),
+    "dp on statistics": lambda: _on("statistics"),
+    'zero2 with skip = "overflow" and scale = "dynamic"': lambda: _with(
+        "zero2", optimizer={"skip": "overflow"}, loss={"scale": "dynamic"}),
+    'zero1 with average = "parameters"': lambda: _with("zero1", optimizer={"average": "parameters"}),
+    'zero1 with [[edit]] drop and insert': lambda: edit(
+        program("zero1"), {"drop": "publish.*"},
+        {"insert": {"path": "publish.layer.weight.publish[dp]"}, "after": "update.rng.update"}),
+}
+"""Programs that are no expression's."""
 
 
 def event_where(holds: Callable[[Event], bool]) -> str:
     """The first event for which something holds, with the program in which it stands; "" where there is none."""
-    for name, step in programs().items():
-        event = next((e for e in step.events if holds(e)), None)
+    for name in names():
+        event = next((e for e in program(name).events if holds(e)), None)
         if event is not None:
             return f"{event.path} of {name}"
     return ""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
+from importlib.resources import files
 
 from placealg.cli.bug_files import names
 from placealg.cli.common_words import COMMON, common
-from placealg.cli.examples import bug_refuted_by, event_where, programs, theorems
+from placealg.cli.examples import bug_refuted_by, event_where, program, theorems
+from placealg.cli.examples import names as examples
 from placealg.cli.glosses import (
     ASSUMED,
     CUTOFF_SAYS,
@@ -54,40 +56,48 @@ UNREFUTED = {
 """Obligation that no file of a bug expects -> what would break it."""
 
 
-def explanations(wanted: str = "") -> Iterator[Explained]:
-    """Everything that can be explained, kind by kind.
+Asked = Callable[[str], bool]
+"""Whether a name is asked for: what takes long to say is said of such names alone."""
 
-    What takes long to say, the costs of a strategy, is said of every strategy, or of the one that is `wanted` alone.
-    """
+
+def explanations(asked: Asked = lambda _: True) -> Iterator[Explained]:
+    """Everything that can be explained, kind by kind; what is not asked for may be without sentences."""
+    yield from cheap(asked)
+    yield from _lemmas()
+
+
+def cheap(asked: Asked) -> Iterator[Explained]:
+    """What can be explained without the prover."""
     for row in MODES:
         yield Explained(row.mode, "mode", (
             f"{row.mode} means {row.name}, along one mesh axis of n devices.",
             f"At rest a device holds {row.at_rest}; while in use, {row.in_use}; the tier is the {row.tier}.",
-            f"It is used by {row.used_by}."), MODE_FORMULAS[row.mode], _placed(row.mode), MODE_SOURCES[row.mode])
+            f"It is used by {row.used_by}."), MODE_FORMULAS[row.mode], _placed(row.mode) if asked(row.mode) else "",
+            MODE_SOURCES[row.mode])
     for verb in VERBS.values():
         kind = "a collective: every rank of its group takes part" if verb.collective else "local to each rank"
         axes = ", and it names its mesh axes" if verb.needs_axes else ""
         yield Explained(verb.name, "verb", (
             f"{verb.name} is {kind}{axes}.", f"It applies to {_joined(verb.values)}.",
             f"Its meaning: {verb.meaning}."), " → ".join(map(str, verb.kinds or ())),
-            event_where(_has_verb(verb.name)) or NO_PROGRAM, "placealg/step/verbs.py, VERBS")
+            _where(verb.name, asked, _has_verb(verb.name)) or NO_PROGRAM, "placealg/step/verbs.py, VERBS")
     for identifier, statement in OBLIGATIONS.items():
         yield Explained(identifier, "obligation", (
             f"The obligation {identifier} holds iff {statement}.",
             "It is generated from the single-device reference step, so that no edit of the program can remove it.",
             f"It stands {_ordinal(list(OBLIGATIONS).index(identifier))} of {len(OBLIGATIONS)}: a report leads with the "
-            "first one refuted."), statement, bug_refuted_by(identifier) or UNREFUTED[identifier],
+            "first one refuted."), statement,
+            (bug_refuted_by(identifier) or UNREFUTED[identifier]) if asked(identifier) else "",
             "placealg/prover/correct.py; the theorem: placealg explain \"gradient and state\", "
             "\"forward and backward\"")
-    yield from _strategies(wanted)
-    yield from _rules()
-    yield from _kinds()
-    yield from _numbers()
+    yield from _strategies(asked)
+    yield from _rules(asked)
+    yield from _kinds(asked)
+    yield from _numbers(asked)
     yield from _tables()
     yield from fields()
     yield from keys()
-    yield from _lemmas()
-    yield from _redistributions()
+    yield from _redistributions(asked)
     yield from _theorems()
     for name, sentences in HYPOTHESES.items():
         yield Explained(name, "hypothesis", sentences, *ASSUMED[name], "placealg/prover/examine.py, hypotheses")
@@ -104,16 +114,29 @@ def explanations(wanted: str = "") -> Iterator[Explained]:
 
 def explain(name: str) -> list[Explained]:
     """Every explanation of `name`; an InputError when there is none."""
-    every = list(explanations(name))
     spelled = name.replace("Ψ", "Psi").replace("->", "→")
-    found = [e for e in every if e.name in (spelled, f"[{spelled}]", _bracketed(spelled))] or [
-        e for e in every if e.name.lower() == spelled.lower() and name not in COMMON]
-    if not found and (meant := common(name)):
+    exact = (spelled, f"[{spelled}]", _bracketed(spelled))
+
+    def asked(other: str) -> bool:
+        return other in exact or other.lower() == spelled.lower()
+
+    every: list[Explained] = []
+    found: list[Explained] = []
+    for room in (partial(cheap, asked), _lemmas):
+        every += room()
+        found = [e for e in every if e.name in exact] or [
+            e for e in every if e.name.lower() == spelled.lower() and name not in COMMON]
+        if found:
+            return found
+    if meant := common(name):
         return [e for one in meant for e in explain(one)]
-    if not found:
-        valid = [*dict.fromkeys(e.name for e in every), *published(), *names()]
-        raise InputError(f"nothing is called '{name}'", name=name, valid=valid)
-    return found
+    valid = [*dict.fromkeys(e.name for e in every), *published(), *names()]
+    raise InputError(f"nothing is called '{name}'", name=name, valid=valid)
+
+
+def _where(name: str, asked: Asked, holds: Callable[[Event], bool]) -> str:
+    """Where the programs of the catalogue have such an event, if the name is asked for."""
+    return event_where(holds) if asked(name) else ""
 
 
 def _bracketed(name: str) -> str:
@@ -138,7 +161,7 @@ def _placed(mode: str) -> str:
     return ""
 
 
-def _redistributions() -> Iterator[Explained]:
+def _redistributions(asked: Asked) -> Iterator[Explained]:
     """The rows of the redistribution table."""
     for row in REDISTRIBUTIONS:
         event = row.event if row.event != "none" else "nothing, since the numbers are there"
@@ -148,7 +171,7 @@ def _redistributions() -> Iterator[Explained]:
             f"Its gradient goes from {DUAL[row.target]} to {DUAL[row.source]}, by {back}.",
             f"{row.source} says: {KINDS[row.source]}; {row.target} says: {KINDS[row.target]}."),
             f"a device sends {readable(row.sent)} of the tensor's bytes",
-            event_where(_is_row(row)) or NO_PROGRAM,
+            _where(f"{row.source}→{row.target}", asked, _is_row(row)) or NO_PROGRAM,
             f"placealg/placement.py, REDISTRIBUTIONS; proved by move_sound and move_adjoint in Coq; volumes: {NCCL}")
 
 
@@ -178,9 +201,9 @@ def _theorems() -> Iterator[Explained]:
             found.statement, "make coq checks it", found.file)
 
 
-def _strategies(wanted: str) -> Iterator[Explained]:
+def _strategies(asked: Asked) -> Iterator[Explained]:
     for entry in catalogue().values():
-        if wanted and wanted.lower() not in map(str.lower, (entry.name, *entry.aliases)):
+        if not any(map(asked, (entry.name, *entry.aliases))):
             yield from (Explained(name, "strategy", ()) for name in (entry.name, *entry.aliases))
             continue
         strategy = parse_strategy(entry.name)
@@ -215,7 +238,7 @@ def _groups() -> Iterator[Explained]:
 
 def _moves(name: str) -> str:
     """What its program sends, and how often."""
-    step = programs()[name]
+    step = program(name)
     found = dict.fromkeys(f"{e.verb} over {', '.join(e.axes)}" for e in step.events
                           if e.axes and VERBS[e.verb].collective and e.phase in STEP_PHASES)
     return f"What crosses between devices in a step: {_joined(list(found)) if found else 'nothing'}."
@@ -223,27 +246,43 @@ def _moves(name: str) -> str:
 
 def _figures(name: str, brings_axes: bool) -> str:
     """What its states take and what it sends, in closed form; of a modifier what it leaves to keep for backward."""
-    step = programs()[name]
+    step = program(name)
     held = memory(step)
     if not brings_axes:
         return f"activations {held.activations.text() or 'as before'}; states {held.states.text()} bytes"
     return f"states {held.states.text()} bytes; sent {communication(step).total.text()} bytes"
 
 
-def _rules() -> Iterator[Explained]:
-    """The rules of all programs among the examples, with the reasons they give."""
-    found: dict[str, list[tuple[str, Event]]] = {}
-    for program, step in programs().items():
-        for event in step.events:
-            found.setdefault(event.rule.name, []).append((program, event))
-    for name, events in found.items():
-        whys = list(dict.fromkeys(e.rule.why for _, e in events))
-        told = "Its reasons: " + "; ".join(whys) + "." if len(whys) > 1 else f"Its reason: {whys[0]}."
-        used = list(dict.fromkeys(program for program, _ in events))
-        yield Explained(name, "rule", (
-            f"The rule {name} puts {_joined(list(dict.fromkeys(e.verb for _, e in events)))} into a program.", told,
-            f"It is used by {_joined(used)}."), whys[0], f"{events[0][1].path} of {used[0]}", "placealg/step/" + (
-                "operations.py" if all(e.on_tensor for _, e in events) else "rules.py and derive.py"))
+_WRITTEN = re.compile(r'\bRule\(\s*"([a-z_]+)"')
+
+
+@lru_cache(maxsize=1)
+def rule_names() -> tuple[str, ...]:
+    """The names of the rules, as the modules of `step/` write them."""
+    folder = files("placealg.step")
+    every = (found for file in folder.iterdir() if file.name.endswith(".py")
+             for found in _WRITTEN.findall(file.read_text(encoding="utf-8")))
+    return tuple(dict.fromkeys(sorted(name for name in every if name != "written")))
+
+
+def _rules(asked: Asked) -> Iterator[Explained]:
+    """The rules of programs, each with what it says in the first program among the examples that has it."""
+    for name in rule_names():
+        if not asked(name):
+            yield Explained(name, "rule", ())
+            continue
+        for example in examples():
+            events = [event for event in program(example).events if event.rule.name == name]
+            if events:
+                whys = list(dict.fromkeys(e.rule.why for e in events))
+                told = "Its reasons there: " + "; ".join(whys) + "." if len(whys) > 1 else f"Its reason: {whys[0]}."
+                yield Explained(name, "rule", (
+                    f"The rule {name} puts {_joined(list(dict.fromkeys(e.verb for e in events)))} into the program of "
+                    f"{example}, the first of the examples that has it.", told,
+                    "`placealg show STRATEGY --why` names the rule of every event."), whys[0],
+                    f"{events[0].path} of {example}", "placealg/step/" + (
+                        "operations.py" if all(e.on_tensor for e in events) else "rules.py and derive.py"))
+                break
     yield Explained("written", "rule", (
         "The rule written stands behind every event of a program file that names no other.",
         "Its reason: written in the program file.", "A reader, the prover and the simulator treat it like any event."),
@@ -251,18 +290,18 @@ def _rules() -> Iterator[Explained]:
         "placealg/step/text.py")
 
 
-def _kinds() -> Iterator[Explained]:
+def _kinds(asked: Asked) -> Iterator[Explained]:
     """The value types."""
     for kind, meaning in KINDS.items():
         ways = [f"{row.event} to {row.target}" for row in REDISTRIBUTIONS if row.source is kind and row.sent != "0"]
         moves = f"It moves by {_joined(ways)}." if ways else "No event that communicates starts from it."
         yield Explained(str(kind), "value type", (
             f"{kind} says of a value along one axis: {meaning}.", f"Its gradient is {DUAL[kind]}.", moves),
-            KIND_FORMULAS[kind.value], event_where(_has_kind(kind.value)),
+            KIND_FORMULAS[kind.value], _where(str(kind), asked, _has_kind(kind.value)),
             f"placealg/placement.py, KINDS; as the placements of DTensor, {DTENSOR}, with [I] told apart from [R]")
 
 
-def _numbers() -> Iterator[Explained]:
+def _numbers(asked: Asked) -> Iterator[Explained]:
     """The symbols of formulas, and the quantities that have one."""
     for symbol in SYMBOLS.values():
         default = "" if symbol.default is None else f"Where nothing is said it is {symbol.default}."
@@ -272,10 +311,10 @@ def _numbers() -> Iterator[Explained]:
         yield Explained(name, "quantity", (f"{name}: {meaning}.",))
     for name, meaning in {**GROUP_SAYS, **GLOBAL_SAYS}.items():
         yield Explained(name, "value of a program", (f"{name}, in a program, is {meaning}.",), "",
-                        event_where(partial(_of_value, name)))
+                        _where(name, asked, partial(_of_value, name)))
     yield Explained("tokens", "divisor", (
         "tokens, as a divisor in a program, is the number of the rank's own tokens in a microbatch.",), "",
-        event_where(lambda event: "tokens" in event.divisor.names()))
+        _where("tokens", asked, lambda event: "tokens" in event.divisor.names()))
 
 
 def _of_value(name: str, event: Event) -> bool:
@@ -312,7 +351,7 @@ def _defaults(table: str) -> str:
 
 
 def _lemmas() -> Iterator[Explained]:
-    """The lemmas on which proofs stand."""
+    """The lemmas on which proofs stand; no name of these is one of something else."""
     from placealg.prover.evidence.cutoff import LEMMA as CUTOFF
     from placealg.prover.evidence.lemmas import LEMMAS
 

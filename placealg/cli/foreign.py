@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from placealg.cli.output import check_file, print_json, print_lines, width, write_file
+from placealg.cli.verdicts import DONE, FAILED
 from placealg.errors import InputError, nearest
 from placealg.importers.model import model_of
 from placealg.importers.read import read_file, read_words
@@ -61,7 +62,10 @@ def _pairs(option: str, words: list[str]) -> dict[str, str]:
 
 
 def import_command(chosen: Namespace) -> int:
-    """`placealg import FILE`, or `placealg import -- torchrun ...`: print the reading, or write its strategy."""
+    """`placealg import FILE`, or `placealg import -- torchrun ...`: print the reading, or write its strategy.
+
+    The exit code is 1 where the order of a pipeline that it has written down does not run.
+    """
     options = foreign_options(chosen)
     if chosen.argv:
         if chosen.file:
@@ -80,7 +84,7 @@ def import_command(chosen: Namespace) -> int:
         print_json(reading.to_json())
     elif not chosen.output:
         print_lines(reading_page(reading, width(40), chosen.long))
-    return 0
+    return FAILED if reading.faults else DONE
 
 
 def _write(reading: Reading, output: str) -> None:

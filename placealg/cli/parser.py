@@ -247,6 +247,8 @@ def _show(parser: Parser) -> None:
     parser.add_argument("--why", action="store_true", help="name the rule beside every reason")
     parser.add_argument("--write-program", metavar="FILE", help="write the program as TOML, which reads back equal")
     parser.add_argument("--graph", metavar="FILE.svg", help="draw the program: phases as lanes, reasons as tooltips")
+    parser.add_argument("--order", metavar="FILE.svg", help="draw the order of a pipeline: what each stage runs, and "
+                                                            "when it can")
 
 
 def _cost(parser: Parser) -> None:

@@ -71,7 +71,7 @@ def step_document(finding: StepFinding) -> dict[str, Any]:
 def row(finding: ClaimFinding) -> PublishedRow:
     """A finding as a row of the table."""
     claim = finding.claim
-    figure = claim.printed if finding.printed.value() is not None else finding.printed.text()
+    figure = claim.printed if finding.printed.if_known() is not None else finding.printed.text()
     ours = written(finding.at_sizes, len(claim.printed.partition(".")[2]) + 2)
     return PublishedRow(claim.id, claim.claim, claim.source, claim.kind, ours, _grouped(figure) + unit(finding),
                written(finding.ratio, _DIGITS), finding.verdict, finding.verdict != DIFFERS, claim.why, claim.instead)
@@ -129,7 +129,7 @@ def written(formula: Formula, digits: int) -> str:
     >>> written(Formula.parse("1005/32", "1"), 3), written(Formula.parse("6738415616", "1"), 2)
     ('31.406', '6,738,415,616')
     """
-    value = formula.value()
+    value = formula.if_known()
     if value is None:
         return formula.text()
     return f"{value:,}" if isinstance(value, int) else f"{float(value):,.{digits}f}".rstrip("0").rstrip(".")
@@ -141,6 +141,6 @@ def _grouped(text: str) -> str:
 
 
 def _leaf(formula: Formula) -> dict[str, Any]:
-    value = formula.value()
+    value = formula.if_known()
     return {"expr": None if formula.expr is None else str(formula.expr),
             "value": None if value is None else json_number(value)}

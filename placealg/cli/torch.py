@@ -78,7 +78,7 @@ def shown_faults(faults: Sequence[Fault], limit: float, told: Callable[[str], No
     for fault, (ratio, difference) in zip(faults, check_faults(faults, limit, told), strict=True):
         report = prove(read_case(str(path_of(fault.file)), None, []).step)
         named = named_ratio(fault, report)
-        expected = Formula.parse(named, "1").value(**_known(named, sizes_of(fault))) if named else None
+        expected = Formula.parse(named, "1").if_known(**_known(named, sizes_of(fault))) if named else None
         yield FaultRun(fault, str(report.verdict), named, float("nan") if expected is None else float(expected), ratio,
                     difference)
 

@@ -249,7 +249,7 @@ def unit_list(model: Model, asked: Asked) -> list[str]:
 def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Iterator[Sizes]:
     """Every layout, by trial: sizes of at least 2 of the axes, whole quotients, whole microbatches, chunks.
 
-    On one device the axes that split the batch have a size of 1.
+    On one device the axes that split the batch have a size of 1, and anywhere an axis beside one that `joins` it does.
     """
     names, fixed = strategy.mesh.names, {**asked.fixed}
     bound = {**{a: int(n) for a, n in strategy.mesh.sizes().items()}, **{n: v for n, v in fixed.items() if n in names}}
@@ -259,9 +259,10 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
     chunked = bool(pipeline) and strategy.option("schedule", "chunks") == "v"
     order = strategy.option("schedule", "pipeline")
     alone = asked.devices == 1 and not {*names} - {*strategy.batch_axes}
-    for way in [(1,) * len(names)] if alone else _ways(asked.devices, len(names)):
+    few = {*names} if alone else {*_beside_joined(strategy)}
+    for way in _ways(asked.devices, len(names)):
         axes = dict(zip(names, way, strict=True))
-        if any(axes[a] != n for a, n in bound.items()):
+        if any(axes[a] != n for a, n in bound.items()) or any(n == 1 and a not in few for a, n in axes.items()):
             continue
         each = 1 if chunked or not pipeline else int(strategy.option("schedule", "chunks"))
         if pipeline and (axes[pipeline] * each > layers if asked.uneven else layers % (axes[pipeline] * each)):
@@ -285,12 +286,20 @@ def listed(strategy: Strategy, model: Model, asked: Asked, layers: int) -> Itera
                         yield sizes
 
 
+def _beside_joined(strategy: Strategy) -> Iterator[str]:
+    """Axes of data over which a state is sharded with an axis that joins them: one rank is then no other strategy."""
+    for axis, state in product(strategy.mesh.names, ("parameters", "optimizer", "gradients")):
+        split = [a for a in strategy.mesh.names if str(strategy.state(state).mode(a)) in ("S", "S*")]
+        if axis in split and axis not in strategy.joins and any(a in strategy.joins for a in split):
+            yield axis
+
+
 @lru_cache(maxsize=4096)
 def _ways(number: int, parts: int) -> tuple[tuple[int, ...], ...]:
-    """Every way to write a number as a product of so many factors of at least 2, in order."""
+    """Every way to write a number as a product of so many factors, in order."""
     if parts == 1:
-        return ((number,),) if number > 1 else ()
-    return tuple((n, *rest) for n in _divisors(number) if n > 1 for rest in _ways(number // n, parts - 1))
+        return ((number,),)
+    return tuple((n, *rest) for n in _divisors(number) for rest in _ways(number // n, parts - 1))
 
 
 @lru_cache(maxsize=65536)

@@ -82,4 +82,4 @@ def _per_byte(work: Formula, sent: Formula) -> Formula:
 
 def value_of(formula: Formula, sizes: Mapping[str, Fraction]) -> int | Fraction | None:
     """The formula's value at those of `sizes` on which it depends."""
-    return formula.value(**{n: v for n, v in sizes.items() if n in formula.inputs})
+    return formula.if_known(**{n: v for n, v in sizes.items() if n in formula.inputs})

@@ -158,7 +158,7 @@ def cost_json(step: Step, sizes: Mapping[str, Size] | None = None, convention: s
 
 
 def _value(formula: Formula, bound: Mapping[str, Fraction]) -> int | Fraction | None:
-    return formula.value(**{n: v for n, v in bound.items() if n in formula.inputs})
+    return formula.if_known(**{n: v for n, v in bound.items() if n in formula.inputs})
 
 
 def _symbol(name: str) -> dict[str, str]:

@@ -142,8 +142,8 @@ class Formula:
     def value(self, **sizes: Any) -> Any:
         """The exact value at `sizes` and the defaults; if some sizes are numpy arrays, an array of doubles.
 
-        None while a symbol is free, if the formula divides by zero, if there is no closed form, and where `where` says
-        so; an array has nan there. Sizes that do not divide what a strategy splits are an InputError.
+        None if the formula divides by zero, if there is no closed form, and where `where` says so; an array has nan
+        there. Sizes that do not divide what a strategy splits are an InputError, and so is a size that nobody says.
         """
         if self.expr is not None and any(hasattr(size, "__array__") for size in sizes.values()):
             from placealg.cost.arrays import at
@@ -152,22 +152,36 @@ class Formula:
             for rule in self.rules:
                 rule.check_arrays({**self.values, **sizes})
             return at(self, sizes)
+        found = self.if_known(**sizes)
+        bound = {**self.values, **self._bind(sizes)}
+        if found is None and self.expr is not None and self._claimed(bound) and (open_ := self._open(bound)):
+            listed = f"{', '.join(open_[:-1])} and {open_[-1]} are" if len(open_) > 1 else f"{open_[0]} is"
+            raise InputError(f"{listed} open: say value({', '.join(f'{name}=...' for name in open_)}), or .text() for "
+                             "the formula")
+        return found
+
+    def if_known(self, **sizes: Size) -> int | Fraction | None:
+        """`value`, but None while a size is open."""
         bound = {**self.values, **self._bind(sizes)}
         self._check(bound)
-        if self.expr is None or not self._claimed(bound):
+        if self.expr is None or not self._claimed(bound) or self._open(bound):
             return None
-        expr = self.expr.xreplace({symbol(n): to for n, to in self.defined.items() if n not in bound})
-        names = _names(expr)
-        if any(n not in bound for n in names):
-            return None
-        exact = valued(expr, bound)
+        exact = valued(self._defined(bound), bound)
         return exact if exact is None or exact.denominator != 1 else exact.numerator
+
+    def _open(self, bound: Mapping[str, Fraction]) -> list[str]:
+        """The sizes that are neither said nor follow."""
+        return [n for n in _names(self._defined(bound)) if n not in bound]
+
+    def _defined(self, bound: Mapping[str, Fraction]) -> Any:
+        assert self.expr is not None
+        return self.expr.xreplace({symbol(n): to for n, to in self.defined.items() if n not in bound})
 
     def amounts(self, sizes: Mapping[str, Size]) -> dict[str, int | Fraction]:
         """The values of defined symbols that occur and are not bound, if `sizes` and the defaults determine them."""
         found = {}
         for name in (n for n in self.names if n in self.defined and n not in {**self.values, **sizes}):
-            value = replace(self, expr=self.defined[name], defined=FrozenMap()).value(
+            value = replace(self, expr=self.defined[name], defined=FrozenMap()).if_known(
                 **{n: v for n, v in sizes.items() if n in _names(self.defined[name])})
             if value is not None:
                 found[name] = value
@@ -216,7 +230,7 @@ class Formula:
         >>> Formula.parse("w*(1 - dp)", "bytes").falls(), Formula.parse("w*(3 - dp)", "bytes").falls()
         (True, False)
         """
-        tried = [self.value(**{n: size for n in self.inputs
+        tried = [self.if_known(**{n: size for n in self.inputs
                                if n not in self.values and n not in self.defined}) for size in (2, 4, 12)]
         return all(value is not None and value < 0 for value in tried)
 
@@ -375,7 +389,7 @@ class Formula:
         """The leaf `{expr, unit, value}`, with `reason` if there is no expression; the value is at `sizes`."""
         if self.expr is None:
             return {"expr": None, "unit": self.unit, "value": None, "reason": self.reason}
-        value = self.value(**sizes)
+        value = self.if_known(**sizes)
         leaf = {"expr": str(self.expr), "unit": self.unit, "value": None if value is None else json_number(value)}
         return {**leaf, "note": self.note} if self.note else leaf
 

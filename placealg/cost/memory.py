@@ -88,7 +88,7 @@ def chosen(step: Step, stage: int | str | None = None, sizes: Sizes = NO_SIZES) 
     loads = []
     for one in every:
         total = _total(one)
-        value = total.value(**{n: size for n, size in sizes.items() if n in total.inputs})
+        value = total.if_known(**{n: size for n, size in sizes.items() if n in total.inputs})
         if value is None:
             return every[0]
         loads.append(value)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from placealg.importers.accelerate_mesh import mesh_of, place_axes, sequence_of, unused_mesh
-from placealg.importers.beside import beside
+from placealg.importers.beside import text_beside
 from placealg.importers.deepspeed import Engine
-from placealg.importers.document import Document, Key, json_document, read_text
+from placealg.importers.document import Document, Key, dotted, json_document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import sharding_word
+from placealg.importers.kinds import says_nothing
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
 from placealg.importers.tables import table
@@ -29,9 +30,16 @@ ENGINE_KEYS = {
 }
 """DeepSpeed's key -> accelerate's, under deepspeed_config."""
 
+NAMED = "deepspeed_config.deepspeed_config_file"
+"""The key that names a file of DeepSpeed."""
+
 
 def read_accelerate(document: Document, options: Options) -> Reading:
     """The reading of an accelerate configuration."""
+    from placealg.importers.launched_file import trainer_beside
+
+    if found := trainer_beside(document, options):
+        return found
     draft = Draft("accelerate", document, options)
     said = draft.said
     if said.value("compute_environment") == "AMAZON_SAGEMAKER":
@@ -60,11 +68,24 @@ def read_accelerate(document: Document, options: Options) -> Reading:
     for section, owner in OTHERS.items():
         if owner != kind:
             said.leave(section, f"of distributed_type {owner}")
+    _unknown(said, next((section for section, owner in OTHERS.items() if owner == kind), ""))
     if kind not in ("FSDP", "DEEPSPEED"):
         unused_mesh(draft, mesh_of(draft, None))
+    if kind != "MEGATRON_LM":
+        said.missing("adapters", "the trainer decides whether a base is frozen beside them: all parameters train here",
+                     "--with its file, or the script that launches it")
     for key in ("num_machines", "compute_environment", "use_cpu", "mixed_precision", "fp16"):
         said.leave(key, "no bearing here")
     return draft.reading()
+
+
+def _unknown(said: Said, section: str) -> None:
+    """Keys of the active section that no row knows: what they change is not read."""
+    for path, value in said.document.leaves():
+        key = dotted(path)
+        known = key in said.table.keys or said.table.why_ignored(key) or says_nothing(value)
+        if section and path[0] == section and len(path) > 1 and not said.accounted(path) and not known:
+            said.approximated(key, f"no key of {section} that is known here: it is read as if it were not there")
 
 
 def precision(said: Said) -> str:
@@ -196,14 +217,16 @@ def _units(draft: Draft, key: Any, value: Any, version: int) -> None:
                       + (", and with FSDP2 the tail" if version == 2 else "") + ": it is gathered again here")
 
 
-class _Plugin(Said):
+class Plugin(Said):
     """accelerate's section as DeepSpeed's engine asks for it: its keys by DeepSpeed's names."""
 
     def path(self, key: str) -> Key:
+        """accelerate's path of DeepSpeed's key; no path of the document where it has none."""
         own = ENGINE_KEYS.get(key)
         return ("deepspeed_config", own) if own else ("", key)
 
     def raw(self, key: str) -> Any:
+        """What the section says under DeepSpeed's key, or accelerate's default."""
         found = super().raw(key)
         if found is None and key in ENGINE_KEYS:
             return table("accelerate").keys[f"deepspeed_config.{ENGINE_KEYS[key]}"].default
@@ -213,6 +236,26 @@ class _Plugin(Said):
         item = super()._item(key, text, value, option)
         own = ENGINE_KEYS.get(key)
         return replace(item, key=f"deepspeed_config.{own}") if own else item
+
+
+def names_file(said: Said) -> bool:
+    """Whether the section of DeepSpeed names a file."""
+    return said.raw(NAMED) not in (None, "", "none", "None")
+
+
+def deepspeed_file(draft: Draft, said: Said) -> Said:
+    """The file that the section of DeepSpeed names."""
+    named = str(said.raw(NAMED))
+    found = text_beside(named, said.document.file, draft.options)
+    if found is None:
+        raise said.refuse(NAMED, f"deepspeed_config_file names another file, {named}, which is not here",
+                          "give it with --with")
+    text, path = found
+    said.read(NAMED, f"{Path(path).name} decides")
+    for own in ENGINE_KEYS.values():
+        if said.has(f"deepspeed_config.{own}"):
+            said.inactive(f"deepspeed_config.{own}", f"{Path(path).name} decides; accelerate refuses another value")
+    return Said(table("deepspeed"), json_document(text, path), draft.options)
 
 
 def _engine(draft: Draft, said: Said, world: int | None, word: str, sequence: tuple[str, int] | None) -> None:
@@ -227,28 +270,15 @@ def _deepspeed(draft: Draft, world: int | None) -> None:
     said = draft.said
     word = precision(said)
     sequence = sequence_of(draft, world)
-    key = "deepspeed_config.deepspeed_config_file"
-    named = said.raw(key)
-    if named not in (None, "", "none", "None"):
-        path = beside(str(named), said.document.file, draft.options)
-        if path is None:
-            raise said.refuse(key, f"deepspeed_config_file names another file, {named}, which is not here",
-                              "give it with --with")
-        inner = Said(table("deepspeed"), json_document(read_text(path), path), draft.options)
-        said.read(key, f"{Path(path).name} decides")
+    if names_file(said):
+        inner = deepspeed_file(draft, said)
         _engine(draft, inner, world, word, sequence)
-        for own in ENGINE_KEYS.values():
-            if said.has(f"deepspeed_config.{own}"):
-                said.inactive(f"deepspeed_config.{own}", f"{Path(path).name} decides; accelerate refuses another "
-                                                         "value")
         draft.include(inner)
     else:
-        said.leave(key, "no file")
-        plugin = _Plugin(table("deepspeed"), said.document, draft.options)
+        said.leave(NAMED, "no file")
+        plugin = Plugin(table("deepspeed"), said.document, draft.options)
         _engine(draft, plugin, world, word, sequence)
-        for name, items in plugin.lists.items():
-            said.lists[name] += items
-        said.listed |= plugin.listed
+        said.take(plugin)
     if word == "fp8":
         said.approximated(precision_key(said), "linears compute in fp8: saved activations are costed at act")
     elif word != "no":
@@ -275,9 +305,7 @@ def _megatron(draft: Draft, world: int | None) -> None:
         raise said.refuse(f"megatron_lm_config.{section.unknown[0]}", f"{section.unknown[0]} is no known key of "
                           "megatron_lm_config")
     Megatron(draft, section, world).read()
-    for name, items in section.lists.items():
-        said.lists[name] += items
-    said.listed |= section.listed
+    said.take(section)
     said.leave("mixed_precision", "the bytes of Megatron-LM")
 
 

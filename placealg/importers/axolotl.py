@@ -16,10 +16,13 @@ from placealg.importers.hf import (
     read_float8,
     read_model_name,
     read_optimizer,
+    read_trainer_arguments,
 )
 from placealg.importers.kernels import CUT, read_words
+from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
+from placealg.importers.said import Said
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 
 LORA = ("lora_target_linear", "lora_target_modules", "lora_r", "lora_dropout", "lora_modules_to_save", "lora_model_dir",
@@ -41,7 +44,9 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     read_model_name(draft, "base_model")
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
     precision = _precision(draft)
-    whole = _engine(draft, precision, steps, lora)
+    launcher = launcher_of(draft, ("deepspeed", "fsdp", "fsdp_config"))
+    launched_precision(launcher, precision or "no", "bf16, fp16 and float16")
+    whole = _engine(draft, precision, steps, lora, launcher)
     read_float8(draft, "fp8_enable_fsdp_float8_all_gather", lora is not None)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
@@ -73,14 +78,13 @@ def read_axolotl(document: Document, options: Options) -> Reading:
     if said.raw("rl"):
         said.approximated("rl", f"{said.raw('rl')}: another loss, and a second model beside this one: both are left "
                                 "out")
-    draft.token_mean()
+    read_trainer_arguments(draft)
     read_tokens(draft, "sample_packing", DOCUMENTS, POSITIONS)
     _plugins(draft)
     if said.flag("tiled_mlp"):
         said.approximated("tiled_mlp", "MLPs run a tile of tokens at a time, again in backward: what they keep inside "
                                        "is counted whole here")
     read_words(draft)
-    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     for key in (*HALVES, "adapter", *LORA, "load_in_4bit", "load_in_8bit", "activation_offloading", "rl",
                 "unfrozen_parameters", "llmcompressor", "fsdp", "fsdp_version", "deepspeed",
                 "dp_shard_size", "dp_replicate_size", "tensor_parallel_size", "context_parallel_size",
@@ -88,6 +92,8 @@ def read_axolotl(document: Document, options: Options) -> Reading:
         said.leave(key, "told with the rest, or off")
     if said.raw("deepspeed"):
         said.leave("fsdp_config", "DeepSpeed shards the states")
+    if launcher:
+        draft.include(launcher)
     return draft.reading()
 
 
@@ -169,7 +175,8 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
                        bits, "lora_dropout")
 
 
-def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) -> Mapping[str, Any]:
+def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None, launcher: Said | None
+            ) -> Mapping[str, Any]:
     """DeepSpeed, FSDP or DDP, with context and tensor parallelism; the bytes of modules that train beside adapters."""
     said, parts = draft.said, draft.parts
     tp = said.whole("tensor_parallel_size", said.value("tensor_parallel_size")) or 1
@@ -178,26 +185,31 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) 
     replicas = said.number("dp_replicate_size") or 1
     sharded: Sharded | None = None
     whole: Mapping[str, Any] = {}
-    fsdp = bool(said.raw("fsdp") or said.raw("fsdp_config"))
-    ep = _experts(draft, tp, cp, replicas, fsdp)
+    fsdp = bool(said.raw("fsdp") or said.raw("fsdp_config")) or sets_up(launcher, "FSDP")
+    deepspeed = bool(said.raw("deepspeed")) or sets_up(launcher, "DEEPSPEED")
+    ep = _experts(draft, tp, cp, replicas, fsdp, deepspeed)
     if lora and tp > 1:
         raise said.refuse("tensor_parallel_size", f"tensor_parallel_size {tp} beside adapters: along which dims they "
                                                   "are split is not read")
     if lora and ep > 1 and fsdp:
         raise said.refuse("expert_parallel_size", f"expert_parallel_size {ep} beside adapters under FSDP, which is not "
                                                   "read")
-    if precision == "float16" and (said.raw("deepspeed") or fsdp):
+    if precision == "float16" and (deepspeed or fsdp):
         raise said.refuse("float16", "weights of float16 without autocast under DeepSpeed or FSDP, which is not read")
-    if said.raw("deepspeed"):
+    if deepspeed:
         if tp > 1:
             raise said.refuse("tensor_parallel_size", f"tensor_parallel_size {tp} under DeepSpeed, which is not read")
-        read_deepspeed_path(draft, "deepspeed", "axolotl", precision, steps, cp)
+        if launcher and not said.raw("deepspeed"):
+            read_launched_deepspeed(draft, launcher, precision, steps, cp)
+        else:
+            read_deepspeed_path(draft, "deepspeed", "axolotl", precision, steps, cp)
         for key in HALVES:
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
     elif fsdp:
         data, replicas = _data(draft, tp * cp * ep, replicas)
-        sharded = read_fsdp(draft, data, replicas, steps, precision, lora is not None, raised=(1,))
+        sharded = read_fsdp(draft, data, replicas, steps, precision, lora is not None,
+                            launcher if sets_up(launcher, "FSDP") else None, raised=(1,))
         if lora:
             whole = _sharded_adapters(draft, sharded, cp, precision, lora)
     else:
@@ -211,12 +223,12 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) 
     if ep > 1:
         parts.axis("ep", ep)
         if sharded and sharded.axes:
-            _joined(draft, sharded.axes, steps, "ep")
+            _joined(draft, sharded.axes, steps, "ep", deepspeed)
     if cp > 1:
         ring = "batch_ring" in str(said.value("ring_attn_func"))
         parts.axis("cp_ring" if ring else "cp", cp)
-        if said.raw("deepspeed") or (sharded and sharded.axes):
-            _joined(draft, sharded.axes if sharded else ("dp",), steps, "cp")
+        if deepspeed or (sharded and sharded.axes):
+            _joined(draft, sharded.axes if sharded else ("dp",), steps, "cp", deepspeed)
         said.read(cp_key, f"{'cp_ring' if ring else 'cp'} over {cp} ranks")
         said.read("ring_attn_func", "how keys and values travel")
     if tp > 1:
@@ -248,7 +260,7 @@ def _sharded_adapters(draft: Draft, sharded: Sharded, cp: int, precision: str, l
     return shard_adapters(draft, sharded, (*sharded.axes, *context), precision, sharded.version == 1, True)
 
 
-def _experts(draft: Draft, tp: int, cp: int, replicas: int, sharded: bool) -> int:
+def _experts(draft: Draft, tp: int, cp: int, replicas: int, sharded: bool, deepspeed: bool) -> int:
     """The ranks over which experts are split, each with tokens of its own; 1 where none are.
 
     The plugin wants as many devices as expert_parallel_size times dp_shard_size. Everything but experts is sharded over
@@ -262,7 +274,7 @@ def _experts(draft: Draft, tp: int, cp: int, replicas: int, sharded: bool) -> in
     for other, size in (("tensor_parallel_size", tp), ("context_parallel_size", cp), ("dp_replicate_size", replicas)):
         if size > 1:
             raise said.refuse(key, f"{key} {ep} beside {other} {size}, which is not read")
-    if said.raw("deepspeed"):
+    if deepspeed:
         raise said.refuse(key, f"{key} {ep} under DeepSpeed, which is not read")
     if sharded and shard == 1:
         raise said.refuse(key, f"{key} {ep} under FSDP without dp_shard_size: experts outside its mesh are not read")
@@ -321,7 +333,7 @@ def _replicated(draft: Draft, split: int, replicas: int) -> None:
         said.read("dp_replicate_size", f"dp over {replicas} replicas")
 
 
-def _joined(draft: Draft, axes: tuple[str, ...], steps: int, axis: str) -> None:
+def _joined(draft: Draft, axes: tuple[str, ...], steps: int, axis: str, deepspeed: bool) -> None:
     """States are sharded over an axis that joins, too: FSDP's mesh is the product, ZeRO's group all ranks."""
     parts = draft.parts
     name = next(name for name, sizes in parts.factors if axes[0] in sizes)
@@ -329,5 +341,5 @@ def _joined(draft: Draft, axes: tuple[str, ...], steps: int, axis: str) -> None:
         life = parts.tables.get("schedule", {}).get("lifetime", {})
         if axes[0] in life or name == "fsdp_no_reshard":
             parts.say("schedule", "lifetime", {axis: life.get(axes[0], "microbatch")})
-        if steps > 1 and not draft.said.raw("deepspeed"):
+        if steps > 1 and not deepspeed:
             parts.accumulate_whole(*axes, axis)

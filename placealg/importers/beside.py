@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from placealg.importers.document import read_text
 from placealg.importers.reading import Options
 
 
@@ -19,6 +20,14 @@ def beside(named: str, file: str, options: Options) -> str | None:
             return str(path)
     alone = [given for given in options.files if Path(given).suffix == Path(last).suffix]
     return alone[0] if len(alone) == 1 else None
+
+
+def text_beside(named: str, file: str, options: Options) -> tuple[str, str] | None:
+    """(the text, the path) of a file that `file` names: one that a script writes, or as `beside` finds it."""
+    if named in options.written:
+        return options.written[named], named
+    path = beside(named, file, options)
+    return (read_text(path), path) if path else None
 
 
 def module_beside(module: str, file: str, options: Options) -> str | None:

@@ -133,9 +133,13 @@ class Engine:
             self.draft.accumulation(steps, "gradient_accumulation_steps", why)
         if micro is not None:
             self.draft.size("b", "train_micro_batch_size_per_gpu", "sequences of a microbatch")
+        elif said.has("train_micro_batch_size_per_gpu") and self.trainer_steps is not None:
+            said.leave("train_micro_batch_size_per_gpu", "the trainer's")
         elif said.has("train_micro_batch_size_per_gpu"):
             said.unsaid("train_micro_batch_size_per_gpu", "the trainer decides: b stays symbolic", "--set b=1")
-        if said.has("train_batch_size") and train is None:
+        if said.has("train_batch_size") and train is None and self.trainer_steps is not None:
+            said.leave("train_batch_size", "the trainer's")
+        elif said.has("train_batch_size") and train is None:
             said.unsaid("train_batch_size", "the trainer decides; it follows from the others")
         self.axes(stage, data, sp, tp, tp_key)
 
@@ -290,7 +294,9 @@ class Engine:
         """Optimizer, clipping and loss."""
         said, draft = self.said, self.draft
         kind = said.raw("optimizer.type")
-        if kind is None:
+        if kind is None and self.trainer_steps is not None:
+            said.follows("optimizer", "the trainer's")
+        elif kind is None:
             said.unsaid("optimizer.type", "the trainer brings its own: read as AdamW", "--key")
         elif str(kind).lower() in COMPRESSED:
             raise said.refuse("optimizer.type", f"{kind}: what it reduces is compressed, with an error kept for later")
@@ -299,7 +305,9 @@ class Engine:
         else:
             draft.optimizer("optimizer.type", str(kind), OPTIMIZERS)
         clip = said.raw("gradient_clipping")
-        if clip == "auto":
+        if clip == "auto" and self.trainer_steps is not None:
+            said.read("gradient_clipping", "the trainer's max_grad_norm")
+        elif clip == "auto":
             said.unsaid("gradient_clipping", "the trainer decides (max_grad_norm, 1.0 in HF): clipped by the global "
                                              "norm",
                         "--key gradient_clipping=1.0")
@@ -309,7 +317,7 @@ class Engine:
             draft.token_mean()
             said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer passes the mean over all tokens of the "
                                  "step")
-        elif draft.options.trainer == "":
+        elif draft.options.trainer == "" and self.trainer_steps is None:
             said.unsaid("loss", "the engine divides by the accumulation, and ranks are averaged: mean_of_means, "
                                 "unless "
                         "the trainer passes another", HF)
@@ -355,7 +363,8 @@ class Engine:
             said.approximated("activation_checkpointing.cpu_checkpointing", "where the model checkpoints, what it "
                                                                             "keeps "
                               "rests on the host; here activations are on the device")
-        said.unsaid("recompute", "the model's code calls deepspeed.checkpointing or not: no recompute is read")
+        if self.trainer_steps is None:
+            said.unsaid("recompute", "the model's code calls deepspeed.checkpointing or not: no recompute is read")
         if said.flag("curriculum_learning.enabled"):
             said.approximated("curriculum_learning.enabled", "sequences grow while training: figures are for one "
                                                              "length")

@@ -65,7 +65,8 @@ class DeepSpeedBytes:
         """Weights in 16 bits, with or without a master in 32."""
         said, parts = self.said, self.parts
         parts.types("deepspeed")
-        said.read(f"{section}.enabled", "[types] of precision deepspeed")
+        key = f"{section}.enabled"
+        said.read(key, "[types] of precision deepspeed", None if said.has(key) else True)
         said.inactive("fp16.enabled", "off: bf16 is on")
         said.inactive("bf16.enabled", "off: fp16 is on")
         full = f"{section}.bf16_master_weights_and_grads" if section != "fp16" else "fp16.fp16_master_weights_and_grads"

@@ -15,6 +15,7 @@ from placealg.importers.llamafactory_v1 import is_v1
 from placealg.importers.megatron_files import is_bridge, is_flagscale, is_primus
 from placealg.importers.nemo import is_nemo
 from placealg.importers.tables import formats, table
+from placealg.importers.trainer import is_trainer
 from placealg.importers.trl import is_trl
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "fp16", "bf16")
@@ -25,7 +26,8 @@ def _deepspeed(data: Mapping[str, Any]) -> bool:
     optimizer = data.get("optimizer")
     beside = any(key in data for key in BESIDE) or (isinstance(optimizer, Mapping) and "type" in optimizer)
     said = sum(key in data for key in BATCH)
-    return "model_type" not in data and ("zero_optimization" in data or said >= 2 or (said == 1 and beside))
+    other = {"model_type", "per_device_train_batch_size"} & set(data)
+    return not other and ("zero_optimization" in data or said >= 2 or (said == 1 and beside))
 
 
 def _maxtext(data: Mapping[str, Any]) -> bool:
@@ -39,6 +41,7 @@ YAML: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "llamafactory": lambda data: "finetuning_type" in data or (
         "model_name_or_path" in data and data.get("stage") in ("sft", "pt", "dpo", "kto", "rm", "ppo")),
     "trl": is_trl,
+    "trainer": is_trainer,
     "llamafactory_v1": is_v1,
     "axolotl": lambda data: "base_model" in data and bool({"datasets", "micro_batch_size", "pretraining_dataset"} & set(
         data)),
@@ -86,7 +89,8 @@ def is_configuration(path: Path) -> bool:
 
 
 _SHELL = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|^[ \t]*(?:export\s+)?[A-Za-z_]\w*=[^\s=].*$|^[ \t]*(?:torchrun|srun|"
-                    r"sbatch|mpirun|deepspeed|accelerate launch|python3?|uv run|megatron|swift)\s", re.MULTILINE)
+                    r"sbatch|mpirun|deepspeed|accelerate launch|python3?|uv run|megatron|swift|trl|axolotl|"
+                    r"llamafactory-cli)\s", re.MULTILINE)
 
 
 _LAUNCH = re.compile(r"^[ \t]*(?:[A-Z_]+=\S+[ \t]+)*python3?[ \t]", re.MULTILINE)

@@ -120,7 +120,7 @@ class Draft:
         """What another document of the same launch said."""
         other.finish()
         self.more.append(other.lists)
-        self.texts[other.document.file] = other.document.text
+        self.texts.setdefault(other.document.file, other.document.text)
 
     def reading(self) -> Reading:
         """The finished reading: every key accounted for, the strategy checked."""

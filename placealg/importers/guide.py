@@ -68,7 +68,7 @@ want `--model`; a model whose name tells that it has the ops of one that is here
 |---|---|
 | `--world-size N`, or `--nodes N --per-node N` | the number of devices |
 | `--model NAME` | the model: a shipped name or a config.json |
-| `--with FILE` | a further file that the configuration names, or the config.json of its model |
+| `--with FILE` | a further file that it names, its model's config.json, a trainer's beside accelerate's |
 | `--env NAME=VALUE`, `--args WORD` | a script's environment, and its arguments |
 | `--key KEY=VALUE` | another value of a key, or of a template's placeholder |
 | `--flash`, `--dropout`, `--loss` | how the model is run, before what the file says of it |

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.importers.beside import beside, is_there
+from placealg.importers.beside import is_there, text_beside
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
@@ -52,21 +52,39 @@ def packaged(trainer: str, name: str) -> str:
                       indent=1)
 
 
-def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int, outer: int = 1) -> None:
-    """DeepSpeed by the file that a key names, beside axes of the trainer of `outer` ranks."""
+def read_deepspeed_path(draft: Draft, key: str, trainer: str, precision: str, steps: int, outer: int = 1,
+                        agree: bool = True) -> None:
+    """DeepSpeed by the file that a key names, beside axes of the trainer of `outer` ranks; `agree`: as run_engine."""
     said = draft.said
-    named = str(said.raw(key))
-    path = beside(named, said.document.file, draft.options)
-    text = read_text(path) if path else packaged(trainer, Path(named).name)
+    value = said.raw(key)
+    if isinstance(value, Mapping):
+        inner = Said(table("deepspeed"), said.document, draft.options, said.path(key))
+        run_engine(draft, inner, precision, steps, outer, agree)
+        said.take(inner)
+        return
+    named = str(value)
+    text, file = text_beside(named, said.document.file, draft.options) or (
+        packaged(trainer, Path(named).name), Path(named).name)
     if not text:
         raise said.refuse(key, f"{key} names another file, {named}, which is not here", "give it with --with")
-    file = path or Path(named).name
     inner = Said(table("deepspeed"), json_document(text, file), draft.options)
     said.read(key, f"{Path(named).name} decides the states")
-    engine = Engine(draft, inner, draft.options.world_size, precision)
+    run_engine(draft, inner, precision, steps, outer, agree)
+    draft.include(inner)
+
+
+def run_engine(draft: Draft, said: Said, precision: str, steps: int, outer: int = 1, agree: bool = True) -> None:
+    """DeepSpeed's engine beside a trainer's accumulation, with which the file has to `agree`: the Trainer of
+    transformers does not start otherwise (integrations/deepspeed.py: trainer_config_finalize).
+    """
+    key = "gradient_accumulation_steps"
+    own = said.number(key)
+    if agree and own not in (None, steps):
+        raise said.refuse(key, f"{key} is {own} here and {steps} of the trainer, which does not start so",
+                          "\"auto\" takes the trainer's")
+    engine = Engine(draft, said, draft.options.world_size, precision)
     engine.trainer_steps, engine.outer = steps, outer
     engine.read()
-    draft.include(inner)
 
 
 def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2, split: int = 1) -> None:
@@ -150,6 +168,37 @@ def read_optimizer(draft: Draft, key: str) -> None:
     if word.startswith("paged"):
         draft.said.approximated(key, "pages of its state may move to the host, which depends on what is free: counted "
                                      "on the device")
+
+
+OF_TRAINER = ("average_tokens_across_devices", "label_smoothing_factor", "neftune_noise_alpha", "auto_find_batch_size",
+              "optim_target_modules", "use_cpu")
+"""Arguments of the Trainer that every file of one of its trainers may have (transformers, training_args.py)."""
+
+
+def read_trainer_arguments(draft: Draft) -> None:
+    """What the Trainer's arguments say of the loss, of noise and of batches, whichever trainer's file has them."""
+    said = draft.said
+    draft.token_mean()
+    key = OF_TRAINER[0]
+    if said.has(key) and not said.truth(key, said.raw(key)):
+        draft.parts.say("loss", "count_axes", ["microbatch"])
+        said.read(key, "[loss] count_axes = [\"microbatch\"]: each rank divides by the tokens of its own step")
+    else:
+        said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
+    if said.has("label_smoothing_factor") and said.rate("label_smoothing_factor", said.raw("label_smoothing_factor")):
+        said.approximated("label_smoothing_factor", "a share of the loss is of all tokens of the vocabulary: here it "
+                                                    "is the plain cross entropy")
+    if said.raw("neftune_noise_alpha"):
+        said.approximated("neftune_noise_alpha", "noise on what the embedding gives: it is left out")
+    if said.raw("optim_target_modules"):
+        raise said.refuse("optim_target_modules", "an optimizer of projections of the gradients")
+    if said.has("auto_find_batch_size") and said.truth("auto_find_batch_size", said.raw("auto_find_batch_size")):
+        draft.sizes.pop("b", None)
+        said.unsaid("auto_find_batch_size", "b is what fits by trial", "--set b=1")
+    if said.has("use_cpu") and said.truth("use_cpu", said.raw("use_cpu")):
+        said.approximated("use_cpu", "the run is on CPUs: placement and proof are the same")
+    for key in OF_TRAINER:
+        said.leave(key, "as it is anyway")
 
 
 def read_float8(draft: Draft, gather: str, lora: bool) -> None:

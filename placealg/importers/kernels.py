@@ -51,7 +51,8 @@ def run_dropout(draft: Draft, keys: Iterable[str]) -> None:
 WORDS = ("attn_implementation", "_attn_implementation", "flash_attn", "attention")
 """Keys, by their last word, whose value names how attention is run."""
 
-SWITCHES = {"flash_attention": True, "use_flash_attention": True, "sdp_attention": True, "xformers_attention": True,
+SWITCHES = {"flash_attention": True, "use_flash_attention": True, "use_flash_attn": True,
+            "use_flash_attention_2": True, "sdp_attention": True, "xformers_attention": True,
             "flex_attention": True, "eager_attention": False}
 """Keys that switch one way of attention on -> whether that is one op."""
 

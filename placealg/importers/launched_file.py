@@ -1,29 +1,30 @@
 """Launches whose words name a file of LLaMA-Factory or Axolotl: that file, what the words change of it, the devices.
 
-`accelerate launch --config_file` names a second one, which sets up the engine of LLaMA-Factory.
+What `accelerate launch` sets up by its own file and flags stands beside it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placealg.importers.beside import beside
-from placealg.importers.command_line import Open, devices, flags_of, launch_of
+from placealg.errors import InputError
+from placealg.importers.beside import beside, text_beside
+from placealg.importers.command_line import Launch, Open, devices, flags_of, launch_of
 from placealg.importers.document import Document, read_text
+from placealg.importers.launcher import PLUGIN, SWITCHES, launched_by
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.shell import OPEN, Command, Script
+from placealg.importers.yaml_document import yaml_document
+
+TRAINERS = ("llamafactory", "axolotl", "trl", "trainer")
+"""Formats of trainers of transformers, which `accelerate launch` launches."""
 
 ENTRIES = ("llamafactory-cli", "llamafactory", "axolotl", "axolotl.cli.train", "src/train.py")
 """What runs such a file."""
-
-ENGINES = ("use-fsdp", "fsdp", "use-deepspeed", "deepspeed", "zero", "use-megatron-lm", "megatron-lm",
-           "use-parallelism", "parallelism-config", "offload")
-"""How flags of `accelerate launch` begin that set up an engine."""
-
 
 def launched_file(script: Script, document: Document, options: Options) -> Reading | None:
     """The reading of the file that the launches of a script name; None where none names one."""
@@ -49,6 +50,55 @@ def _file_at(words: Sequence[str]) -> int:
     entry = next((at for at, word in enumerate(words) if word in ENTRIES or word.endswith("/src/train.py")), len(words))
     at = entry + 1 + (words[entry + 1:entry + 2] == ("train",))
     return at if at < len(words) and words[at].endswith((".yaml", ".yml")) else 0
+
+
+def trainer_beside(document: Document, options: Options) -> Reading | None:
+    """The reading of a trainer's file or script among the further files, beside accelerate's `document`."""
+    from placealg.importers.detect import parsed
+    from placealg.importers.read import reading_of
+
+    for file in options.files if options.launcher is None else ():
+        text = read_text(file)
+        try:
+            name, _ = parsed(text, file)
+        except InputError:
+            continue
+        if name in TRAINERS or name == "megatron_sh":
+            rest = tuple(other for other in options.files if other != file)
+            found = reading_of(text, file, replace(options, launcher=document, files=rest, format=""))
+            if found.format in TRAINERS:
+                told = ReadingItem(document.file, 0, "trainer", "", f"{Path(file).name} is launched by this file")
+                return replace(found, file=document.file, read=(told, *found.read),
+                               texts={**found.texts, document.file: document.text})
+    return None
+
+
+def with_launcher(launch: Launch, script: Script, document: Document, options: Options, where: str) -> Options:
+    """The options beside what a launcher says: its devices, what `accelerate launch` sets up, files that are written.
+
+    The launcher's flags go before accelerate's file, which may come from --config_file.
+    """
+    before = flags_of(launch.launcher)[0]
+    if opened := next((key for key, value in before.items() if isinstance(value, Open) and (
+            key.startswith("fsdp") or key.replace("-", "_") in (*PLUGIN, *SWITCHES, "config_file"))), ""):
+        raise refusal(f"--{opened} is open: nothing sets it", where, "--env sets it")
+    made = replace(options, written={**options.written, **script.files})
+    world = devices(launch, {**script.variables, **options.env})
+    if "accelerate" in [Path(word).name for word in launch.launcher]:
+        named, file = before.get("config-file"), options.launcher
+        if named is not None and file is None:
+            found = text_beside(str(named), document.file, made)
+            if found is None:
+                raise refusal(f"the launch names another file, {named}, which is not here", where,
+                              "give it with --with")
+            file = yaml_document(*found)
+            if not isinstance(file.data, Mapping) or "distributed_type" not in file.data:
+                raise refusal(f"--config_file names {Path(str(named)).name}, which is not accelerate's", where)
+        made = replace(made, launcher=launched_by(before, file, document.file))
+        world = None if file or "num-processes" in before else world
+    elif options.launcher is not None:
+        raise refusal(f"is not launched by `accelerate launch`, which {Path(options.launcher.file).name} is of", where)
+    return replace(made, world_size=options.world_size or world)
 
 
 def _of_command(command: Command, at: int, script: Script, document: Document, options: Options) -> Reading:
@@ -77,25 +127,10 @@ def _of_command(command: Command, at: int, script: Script, document: Document, o
     if odd := [word for word in rest if "=" not in word]:
         raise refusal(f"'{odd[0]}' behind {Path(file).name}: a launch names one file", where)
     launch = launch_of(command.words[:at], document.file, "")
-    before = flags_of(launch.launcher)[0]
-    if engine := [flag for flag in before if flag.startswith(ENGINES)]:
-        raise refusal(f"--{engine[0]}: flags of the launcher that set up an engine are not read", where,
-                      "a file of accelerate, by --config_file, is")
-    files = options.files
-    launcher = str(before.get("config-file", ""))
-    if launcher:
-        if name != "llamafactory":
-            raise refusal("--config_file beside a file of Axolotl, which sets up the engine, too", where)
-        engine_file = path_of(launcher)
-        if parsed(read_text(engine_file), engine_file)[0] != "accelerate":
-            raise refusal(f"--config_file names {Path(launcher).name}, which is not accelerate's", where)
-        files = (engine_file, *files)
-    world = devices(launch, {**script.variables, **options.env})
-    inner = replace(options, files=files, world_size=options.world_size or world,
-                    settings={**settings, **options.settings}, format="")
-    found = reading_of(read_text(file), file, inner)
-    told = ReadingItem(document.file, command.line, "launch", "", f"{Path(file).name} decides"
-                       + (f", and {Path(launcher).name} the engine" if launcher else "")
+    inner = with_launcher(launch, script, document, options, where)
+    found = reading_of(read_text(file), file, replace(inner, settings={**settings, **options.settings}, format=""))
+    engine = f", and {Path(inner.launcher.file).name} the engine" if inner.launcher and inner.launcher.text else ""
+    told = ReadingItem(document.file, command.line, "launch", "", f"{Path(file).name} decides{engine}"
                        + "".join(f"; {key} = {value}" for key, value in settings.items()))
     return replace(found, file=document.file, read=(told, *found.read),
                    texts={**found.texts, document.file: document.text})

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from placealg.importers.accelerate import DATA_PARALLEL
-from placealg.importers.document import Document, read_text
+from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import read_fsdp, shard_adapters
 from placealg.importers.hf import (
@@ -18,14 +15,14 @@ from placealg.importers.hf import (
     read_float8,
     read_model_name,
     read_optimizer,
+    read_trainer_arguments,
 )
 from placealg.importers.kernels import read_words
+from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
-from placealg.importers.tables import table
 from placealg.importers.token_attributes import DOCUMENTS, read_tokens
-from placealg.importers.yaml_document import yaml_document
 
 PROJECTED = ("use_galore", "use_apollo", "use_badam")
 
@@ -44,9 +41,11 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
             raise said.refuse(key, f"{key}: an optimizer of parts or projections of the gradients")
         said.leave(key, "off")
     _stage(draft)
-    precision = "bf16" if said.flag("bf16") or said.flag("pure_bf16") else "fp16" if said.flag("fp16") else ""
+    launcher = launcher_of(draft, ("deepspeed", "fsdp"))
+    precision = launched_precision(launcher, "bf16" if said.flag("bf16") or said.flag("pure_bf16") else
+                                   "fp16" if said.flag("fp16") else "")
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
-    whole = _engine(draft, precision, steps, lora)
+    whole = _engine(draft, precision, steps, lora, launcher)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
@@ -76,10 +75,9 @@ def read_llamafactory(document: Document, options: Options) -> Reading:
     else:
         said.leave("use_muon", "off")
         read_optimizer(draft, "optim")
-    draft.token_mean()
+    read_trainer_arguments(draft)
     read_tokens(draft, "neat_packing", DOCUMENTS)
     read_words(draft)
-    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     read_model_name(draft, "model_name_or_path")
     if lora:
         read_adapters(draft, AdapterKeys(
@@ -127,17 +125,19 @@ def _stage(draft: Draft) -> None:
         said.approximated("stage", f"{stage}: another loss, and a second model beside this one: both are left out")
 
 
-def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> Mapping[str, Any]:
+def _engine(draft: Draft, precision: str, steps: int, lora: bool, launcher: Said | None) -> Mapping[str, Any]:
     """DeepSpeed, FSDP or DDP; the bytes of modules that train whole beside adapters."""
     said = draft.said
     whole: Mapping[str, Any] = {}
-    launcher = _launcher(draft)
-    if said.raw("deepspeed"):
-        read_deepspeed_path(draft, "deepspeed", "llamafactory", precision, steps)
+    if said.raw("deepspeed") or (launcher and sets_up(launcher, "DEEPSPEED")):
+        if said.raw("deepspeed"):
+            read_deepspeed_path(draft, "deepspeed", "llamafactory", precision, steps)
+        elif launcher:
+            read_launched_deepspeed(draft, launcher, precision, steps)
         for key in ("bf16", "fp16", "pure_bf16"):
             if said.has(key):
                 said.read(key, "the precision of DeepSpeed's \"auto\"")
-    elif said.raw("fsdp") or (launcher and launcher.raw("distributed_type") == "FSDP"):
+    elif said.raw("fsdp") or sets_up(launcher, "FSDP"):
         whole = _fsdp(draft, precision, steps, lora, launcher)
     else:
         loaded = 2 if said.flag("pure_bf16") else 4
@@ -158,34 +158,6 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool) -> Mapping[str
     return whole
 
 
-def _launcher(draft: Draft) -> Said | None:
-    """accelerate's file, if one is beside this: it sets up the engine, and the trainer's keys the precision."""
-    for file in draft.options.files:
-        if Path(file).suffix not in (".yaml", ".yml"):
-            continue
-        found = Said(table("accelerate"), yaml_document(read_text(file), file), draft.options)
-        if not isinstance(found.document.data, Mapping) or "distributed_type" not in found.document.data:
-            continue
-        kind = found.choice("distributed_type", str(found.raw("distributed_type")).upper(), (
-            "FSDP", *(kind for kind in DATA_PARALLEL if kind.startswith("MULTI"))))
-        for key in ("deepspeed", "fsdp"):
-            if draft.said.raw(key):
-                raise draft.said.refuse(key, f"{key} beside {Path(file).name}, which sets up an engine, too")
-        if found.raw("parallelism_config"):
-            raise found.refuse("parallelism_config", "parallelism_config beside a file of LLaMA-Factory is not read")
-        found.read("distributed_type", "the section of FSDP" if kind == "FSDP" else "dp over all devices")
-        with draft.of(found):
-            world = draft.world(found.number("num_processes"), "num_processes")
-        draft.options = replace(draft.options, world_size=world)
-        if found.has("num_processes"):
-            found.read("num_processes", f"{world} devices in all")
-        found.leave("mixed_precision", "bf16 and fp16 of the trainer decide")
-        if kind != "FSDP":
-            found.leave("fsdp_config", "of distributed_type FSDP")
-        return found
-    return None
-
-
 def _fsdp(draft: Draft, precision: str, steps: int, lora: bool, launcher: Said | None) -> Mapping[str, Any]:
     """FSDP as accelerate prepares it; the bytes of modules that train whole beside adapters."""
     said = draft.said
@@ -196,5 +168,6 @@ def _fsdp(draft: Draft, precision: str, steps: int, lora: bool, launcher: Said |
     if lora and said.number("quantization_bit", 0) == 8:
         raise said.refuse("quantization_bit", "quantization_bit 8 under FSDP, with which LLaMA-Factory does not start")
     sharded = read_fsdp(draft, draft.divided(draft.options.world_size, 1, "FSDP"), 1, steps,
-                        "pure_bf16" if pure else precision, lora, launcher, () if pure else (1, 2))
+                        "pure_bf16" if pure else precision, lora, launcher if sets_up(launcher, "FSDP") else None,
+                        () if pure else (1, 2))
     return shard_adapters(draft, sharded, sharded.axes, precision, True, sharded.version == 1) if lora else {}

@@ -115,7 +115,7 @@ def _engine(draft: Draft, lora: bool) -> Mapping[str, Any]:
         total = said.number("global_batch_size")
         if total is not None:
             raise said.refuse("global_batch_size", "global_batch_size under DeepSpeed is not read")
-        read_deepspeed_path(draft, "dist_config.config_file", "llamafactory", "bf16", 1)
+        read_deepspeed_path(draft, "dist_config.config_file", "llamafactory", "bf16", 1, agree=False)
         return {}
     said.unsaid("dtype", "the checkpoint's own type: 16 bits are read")
     if name == "":

@@ -13,6 +13,7 @@ from placealg.importers.command_line import HOLDS, Flags, Launch, Open, devices,
 from placealg.importers.document import Document, Key, written
 from placealg.importers.draft import Draft
 from placealg.importers.launched_file import launched_file
+from placealg.importers.launched_flags import launched_flags
 from placealg.importers.megatron import Megatron
 from placealg.importers.megatron_entries import SWIFT, check_entry, check_recipe, trains
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
@@ -41,7 +42,8 @@ def read_command(words: Sequence[str], options: Options, file: str = "command li
 
 def launched_other(script: Script, document: Document, options: Options) -> Reading | None:
     """The reading of a launch of another trainer, which names a file of its own; None where none is one."""
-    return launched_file(script, document, options) or launched_registry(script, document, options)
+    return (launched_file(script, document, options) or launched_registry(script, document, options)
+            or launched_flags(script, document, options))
 
 
 def read_script(document: Document, options: Options) -> Reading:

@@ -27,6 +27,7 @@ READERS: Mapping[str, tuple[str, str]] = {
     "llamafactory": ("llamafactory", "read_llamafactory"),
     "llamafactory_v1": ("llamafactory_v1", "read_v1"),
     "trl": ("trl", "read_trl"),
+    "trainer": ("trainer", "read_trainer"),
     "axolotl": ("axolotl", "read_axolotl"),
     "maxtext": ("maxtext", "read_maxtext"),
     "maxtext_sh": ("maxtext", "read_maxtext_script"),

@@ -10,6 +10,8 @@ from typing import Any
 
 from placealg.cases.source import Source
 from placealg.errors import InputError
+from placealg.importers.document import Document
+from placealg.step.actions import faults, read_table
 from placealg.strategy.spec import Strategy
 
 
@@ -85,6 +87,12 @@ class Reading(Source):
                 and not self.strategy.pipeline_axis)
 
     @property
+    def faults(self) -> tuple[str, ...]:
+        """What keeps an order of a pipeline that is written down from running, in words; () where it can run."""
+        rows = tuple(self.strategy.option("schedule", "actions"))
+        return tuple(fault.says for fault in faults(read_table(rows))) if rows else ()
+
+    @property
     def headline(self) -> str:
         """What was read as what, in one line."""
         sizes = ", ".join(f"{a.name} = {a.size}" for a in self.strategy.mesh if a.size is not None)
@@ -124,11 +132,11 @@ class Reading(Source):
         """The reading as JSON has it; its strategy is TOML text."""
         from placealg.strategy.write import write_strategy
 
-        return {"version": 1, "file": self.file, "format": self.format, "defaults": self.defaults,
+        return {"version": 2, "file": self.file, "format": self.format, "defaults": self.defaults,
                 "expression": self.expression, "axes": {a.name: a.size for a in self.strategy.mesh},
                 "strategy": write_strategy(self.strategy),
                 "model": dict(self.model) if isinstance(self.model, Mapping) else self.model,
-                "sizes": dict(self.sizes), "runs": dict(self.runs),
+                "sizes": dict(self.sizes), "runs": dict(self.runs), "faults": list(self.faults),
                 **{name: [item.to_json() for item in getattr(self, name)] for name in LISTS}}
 
     def __str__(self) -> str:
@@ -145,7 +153,8 @@ class Options:
     """What a user says beside the file.
 
     `files` are further files (--with), `env` and `settings` the values of --env and --set, `arguments` what stands
-    for a script's $1, $2, `versions` a framework's version by its name.
+    for a script's $1, $2, `versions` a framework's version by its name. A launch that is followed adds `launcher`, what
+    `accelerate launch` sets up, and `written`, the texts of files that its script writes.
     """
 
     world_size: int | None = None
@@ -162,6 +171,8 @@ class Options:
     ignore: tuple[str, ...] = ()
     launch: int = 0
     strict: bool = False
+    launcher: Document | None = None
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 def refusal(what: str, where: str, remedy: str = "") -> InputError:

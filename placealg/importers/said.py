@@ -108,6 +108,12 @@ class Said:
         """Something that is understood and cannot be said."""
         self.lists["approximated"].append(self._item(key, text, value))
 
+    def take(self, part: Said) -> None:
+        """What was asked and told of a part of the same document, by another format's names."""
+        for name, items in part.lists.items():
+            self.lists[name] += items
+        self.listed |= part.listed
+
     def inactive(self, key: str, why: str) -> None:
         """A key that the framework does not act on here."""
         here = self.document.get(self.path(key)) is not None or self.path(key) in self.document.lines

@@ -195,7 +195,7 @@ class Words:
 
     def text(self, raw: str, line: int) -> str:
         """A text with its expansions, as one field."""
-        return self.double(raw.replace('"', "") + '"', 0, line)[0][0]
+        return self.double(raw.replace('"', r'\"') + '"', 0, line)[0][0]
 
     def expand_text(self, raw: str, line: int) -> list[str]:
         """The fields of a text of several raw words."""

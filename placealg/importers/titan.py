@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from placealg.importers.draft import Draft
 from placealg.importers.pipeline_csv import place_order, rows_beside
 from placealg.importers.reading import refusal
+from placealg.models.config import resolve_model
+from placealg.strategy.vocabulary import EACH, NONE
 
 SCHEDULES = {"1f1b": "pp", "gpipe": "pp_gpipe", "interleaved1f1b": "pp_interleaved", "loopedbfs": "pp_interleaved",
              "interleaved_1f1b": "pp_interleaved", "interleaved-1f1b": "pp_interleaved",
@@ -26,7 +28,9 @@ class Degrees:
     """Degrees as torchtitan has them.
 
     `shard` is None where it follows from the world, `first_less` and `last_less` where layers are split evenly; with
-    `ddp` the ranks of `shard` hold everything; `actions` is the file of an order that is written down.
+    `ddp` the ranks of `shard` hold everything; `actions` is the file of an order that is written down. `low_rank` is
+    the word under which tensor parallelism runs the low-rank products of latent attention whole, "" without these;
+    `routed` says whether the model has experts.
     """
 
     replicate: int = 1
@@ -45,6 +49,8 @@ class Degrees:
     last_less: int | None = 1
     ddp: bool = False
     actions: str = ""
+    low_rank: str = ""
+    routed: bool = False
 
 
 def place(draft: Draft, degrees: Degrees, keys: Mapping[str, str]) -> int | None:
@@ -160,7 +166,48 @@ def _tensor(draft: Draft, degrees: Degrees, keys: Mapping[str, str]) -> None:
     name = "tp_sp_keep" if degrees.sequence_parallel else "tp"
     parts.axis(name, degrees.tensor)
     said.read(keys["tensor"], f"{name} over {degrees.tensor} ranks")
+    if degrees.low_rank or degrees.routed:
+        parts.say("dims", "tp", tensor_dims(degrees.low_rank, GATHERED if degrees.routed else (),
+                                            degrees.sequence_parallel))
+    if degrees.routed and not _split_over_tensor(degrees):
+        said.follows("routed tokens", f"[dims] tp: {', '.join(GATHERED)}: router and dispatch run on gathered tokens, "
+                                      "and what experts make is summed where tokens are combined")
+    if degrees.low_rank:
+        said.follows("low-rank products", f"[dims] tp: attn.{degrees.low_rank}, the low-rank products of latent "
+                                          "attention run on gathered tokens, and their gradients are summed "
+                                          + ("where these were gathered" if degrees.low_rank == EACH else
+                                             "where heads read them"))
     said.leave(keys["sequence_parallel"], "as read")
+
+
+GATHERED = (f"router.{EACH}", f"dispatch.{EACH}", f"combine.{NONE}")
+"""The entries of an axis that splits every expert's ffn, under which tokens are gathered before their router."""
+
+
+def tensor_dims(low_rank: str, experts: tuple[str, ...], sequence: bool) -> list[str]:
+    """The dims of tp; with `low_rank` what of attention has no heads runs whole under that word.
+
+    >>> tensor_dims("each", (), True)
+    ['loss.none', 'attn.heads', 'attn.each', 'heads', 'ffn', 'vocab', 'seq']
+    """
+    return ["loss.none", *(["attn.heads", f"attn.{low_rank}"] if low_rank else []),
+            *experts, "heads", "ffn", "vocab", *(["seq"] if sequence else [])]
+
+
+def is_routed(model: str) -> bool:
+    """Whether a model has experts."""
+    return any(op.output.endswith("router.logits") for op in resolve_model(model).graph.ops)
+
+
+def low_rank(model: str, typed: bool) -> str:
+    """How tensor parallelism runs the low-rank products of a model: with spmd_types (`typed`) or DTensor; "" without.
+
+    spmd_types has them on tokens that each rank uses for its own heads, so that gradients are partial down to where
+    tokens were gathered; under DTensor the norm behind a product wants whole gradients (models/deepseek_v3/sharding.py;
+    infra/parallelize.py of 2026-02: NoParallel).
+    """
+    latent = any(op.output.endswith(".kv_down") for op in resolve_model(model).graph.ops)
+    return (EACH if typed else NONE) if latent else ""
 
 
 def _expert(draft: Draft, degrees: Degrees, shard: int | None, keys: Mapping[str, str]) -> None:
@@ -185,8 +232,8 @@ def _expert(draft: Draft, degrees: Degrees, shard: int | None, keys: Mapping[str
     if ep > 1:
         parts.axis("ep", ep)
     if _split_over_tensor(degrees):
-        parts.say("dims", "tp", ["loss.none", "expert.expert", "heads", "ffn", "vocab",
-                                 *(["seq"] if degrees.sequence_parallel else [])])
+        parts.say("dims", "tp", tensor_dims(degrees.low_rank, ("expert.expert",),
+                                            degrees.sequence_parallel))
     said.read(keys["expert"], f"experts over {degrees.expert} ranks: ep = {ep}"
               + (" times tp" if _split_over_tensor(degrees) else ""))
     said.leave(keys["expert_tensor"], "as read")

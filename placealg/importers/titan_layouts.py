@@ -168,6 +168,9 @@ BLOCKS: Mapping[str, tuple[str, ...]] = {
     "moe.shared_experts": ("layer.shared.gate",)}
 """Block -> the op that reads its input, the first that a model has."""
 
+LAYERS = ("", "dense.")
+"""How the names of ops begin in layers, and in the first dense ones."""
+
 CORE: Mapping[str, str] = {"k": ".keys", "v": ".values"}
 """How the names of a core's inputs begin in torchtitan -> how they end here; the queries are the first."""
 
@@ -191,9 +194,11 @@ def other_layouts(layouts: tuple[Declared, ...], placed: Placed) -> tuple[list[D
     others: list[Other] = []
     handed = {tensor: one.places for one in layouts if one.tensor == "handed"
               for tensor, _, _ in _derived(one, placed)}
+    used = [(f"{one.module}.", one.places) for one in layouts if one.tensor.startswith("use ")]
     for one in layouts:
+        brought = [places for block, places in used if one.module.startswith(block)]
         found = [(tensor, layout, weight) for tensor, layout, weight in _derived(one, placed)
-                 if not (one.tensor.startswith("in ") and handed.get(tensor) == one.places)]
+                 if not (one.tensor.startswith("in ") and one.places in (handed.get(tensor), *brought))]
         wrong = [other for tensor, layout, weight in found
                  for other in _differences(one, tensor, layout, weight, placed)]
         others += wrong
@@ -212,6 +217,12 @@ def _left(layouts: tuple[Declared, ...], placed: Placed) -> Iterator[Other]:
                 if tensor not in used:
                     yield from _differences(replace(one, tensor="handed"), tensor, handed_on(tensor, placed), False,
                                             placed)
+
+
+def split_on(axis: str, one: Declared, placed: Placed) -> list[str]:
+    """The ops that read a weight and that an axis splits along a dim of it."""
+    return [at.op.output for at in _ops(MODULES.get(names_of(one.module), ()), placed)
+            if any(use[axis].kind is Kind.S for _, use in _operands(at, placed, True)[:1])]
 
 
 def without_layout(layouts: tuple[Declared, ...], placed: Placed) -> str:
@@ -241,7 +252,7 @@ def _derived(one: Declared, placed: Placed) -> Iterator[tuple[str, Layout, bool]
         for at in _ops((EXPERTS.get(one.tensor.partition("_")[0], ""),), placed):
             yield from ((n, use, True) for n, use in _operands(at, placed, True))
     elif name in BLOCKS and part in ("in", "use"):
-        for at in _ops(BLOCKS[name], placed)[:1]:
+        for at in (at for prefix in LAYERS for at in _ops(BLOCKS[name], placed, (prefix,))[:1]):
             yield at.op.inputs[0], at.uses[0] if part == "use" else placed.native[at.op.inputs[0]], False
     for at in _ops(MODULES.get(name, ()), placed):
         if part in ("out", "handed"):
@@ -256,10 +267,10 @@ def _derived(one: Declared, placed: Placed) -> Iterator[tuple[str, Layout, bool]
             yield from ((n, use, True) for n, use in _operands(at, placed, True)[at_:at_ + 1])
 
 
-def _ops(names: tuple[str, ...], placed: Placed) -> list[PlacedOp]:
-    """The ops of these names that a model has, those of its first dense layers among them."""
+def _ops(names: tuple[str, ...], placed: Placed, layers: tuple[str, ...] = LAYERS) -> list[PlacedOp]:
+    """The ops of these names that a model has, in its layers of every kind or in those of some."""
     found = {at.op.output: at for at in placed.ops}
-    return [found[output] for name in names for output in (name, f"dense.{name}") if output in found]
+    return [found[f"{layer}{name}"] for name in names for layer in layers if f"{layer}{name}" in found]
 
 
 def _operands(at: PlacedOp, placed: Placed, parameters: bool) -> list[tuple[str, Layout]]:

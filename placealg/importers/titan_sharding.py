@@ -14,10 +14,21 @@ from placealg.importers.draft import Draft
 from placealg.importers.names import shipped_name
 from placealg.importers.python_text import Evaluator, Record, Unknown, parse_python
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
-from placealg.importers.titan_layouts import Declared, declared, is_known, names_of, other_layouts, without_layout
+from placealg.importers.titan import GATHERED
+from placealg.importers.titan_layouts import (
+    Declared,
+    declared,
+    is_known,
+    names_of,
+    other_layouts,
+    split_on,
+    without_layout,
+)
 from placealg.models.config import resolve_model
 from placealg.step.derive import operations_of
+from placealg.step.split import Placed
 from placealg.strategy.spec import Strategy
+from placealg.strategy.vocabulary import EACH, NONE
 
 SWITCHES = {"enable_sp": True, "enable_ep": False}
 """What such a function is told of a run -> what it is told where nothing says so."""
@@ -120,6 +131,10 @@ def read_layouts(document: Document, options: Options) -> Reading:
         draft.parts.axis("ep")
     dims = dims_of_layouts(layouts, switches["enable_sp"], experts)
     draft.parts.say("dims", "tp", dims)
+    operations = operations_of(draft.parts.strategy(document.file), resolve_model(model))
+    if operations and (alone := kept_whole(layouts, operations.placed)):
+        draft.parts.say("dims", "tp", [dims[0], *alone, *dims[1:]])
+        draft.said.follows("[dims] tp", f"{', '.join(alone)}: these weights are whole")
     for key in taken:
         on = switches[key]
         draft.said.follows(key, f"{'true' if on else 'false'}: --key {key}={'false' if on else 'true'} reads the other")
@@ -149,16 +164,33 @@ def dims_of_layouts(layouts: tuple[Declared, ...], sequence: bool, experts: bool
     def split(*modules: str) -> bool:
         return any(isinstance(at.get((module, "weight")), int) for module in modules)
 
+    def whole(region: str, *modules: str) -> str:
+        """The entry of what is whole: R, of which each rank has a part of the gradient, or I."""
+        return f"{region}.{EACH if 'R' in (at.get((module, 'weight')) for module in modules) else NONE}"
+
     dims = ["loss.none"]
     if not split("tok_embeddings"):
-        dims.append("embedding.none")
+        dims.append(whole("embedding", "tok_embeddings"))
     if not split("lm_head", "output"):
-        dims.append("head.none")
-    dims += ["heads"] if split("attention.wo") else ["attn.none", "core.none"]
+        head = whole("head", "lm_head", "output")
+        dims += [head] if head.endswith(NONE) else [f"head.logits.{EACH}", f"head.loss.{EACH}"]
+    if split("attention.wo") and at.get(("attention.wkv_a", "weight")) in ("R", "I"):
+        dims += ["attn.heads", whole("attn", "attention.wkv_a")]
+    if "R" in (place for (module, tensor), place in at.items() if module == "moe" and tensor.startswith("use ")):
+        dims += GATHERED
+    elif at.get(("moe.router.gate", "use input")) == 0 and not sequence:
+        dims.append("router.seq")
+    dims += ["heads"] if split("attention.wo") else [whole(region, "attention.wo") for region in ("attn", "core")]
     dims += ["expert.expert"] if experts else []
     dense, grouped = split("feed_forward.w2"), isinstance(at.get(("moe.routed_experts.inner_experts", "w2_EDF")), int)
-    dims += ["ffn"] if dense or grouped or experts else ["mlp.none"]
+    dims += ["ffn"] if dense or grouped or experts else [whole("mlp", "feed_forward.w2")]
     return [*dims, "vocab", *(["seq"] if sequence else [])]
+
+
+def kept_whole(layouts: tuple[Declared, ...], placed: Placed) -> list[str]:
+    """Entries for single ops whose weights are declared whole on tp where their layer's dims would split them."""
+    return [f"{op}.{EACH if one.places['tp'] == 'R' else NONE}" for one in layouts
+            if one.tensor == "weight" and one.places.get("tp") in ("R", "I") for op in split_on("tp", one, placed)]
 
 
 def _hold(draft: Draft, layouts: tuple[Declared, ...], strategy: Strategy, model: str) -> None:

@@ -14,7 +14,17 @@ from placealg.importers.kernels import run_loss
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
-from placealg.importers.titan import IN_A_V, IN_TURNS, Degrees, float8_compute, float8_gather, place, stages
+from placealg.importers.titan import (
+    IN_A_V,
+    IN_TURNS,
+    Degrees,
+    float8_compute,
+    float8_gather,
+    is_routed,
+    low_rank,
+    place,
+    stages,
+)
 from placealg.models.config import resolve_model
 
 SECTIONS = ("parallelism", "training", "experimental")
@@ -76,7 +86,10 @@ def read_titan(document: Document, options: Options, renamed: Mapping[str, str])
     layers = _model(draft)
     degrees = _degrees(draft, keys)
     _replicas(draft, degrees)
-    _backend(draft, degrees)
+    word = _backend(draft, degrees)
+    if degrees.tensor > 1 and isinstance(draft.model, str):
+        degrees.routed = is_routed(draft.model)
+        degrees.low_rank = low_rank(draft.model, bool(renamed) and word in ("", "spmd_types"))
     old = not any(document.get(("parallelism", n)) is not None for n in ("pipeline_parallel_first_stage_less_layers",
                                                                          "pipeline_parallel_layers_per_stage"))
     if (document.get(("parallelism",)) is None and old) or said.raw("parallelism.pipeline_parallel_split_points"):
@@ -343,8 +356,8 @@ def _loss(draft: Draft) -> None:
     said.leave(key, "the cross entropy of the next token")
 
 
-def _backend(draft: Draft, degrees: Degrees) -> None:
-    """Which code places tensors, and whether it takes context parallelism."""
+def _backend(draft: Draft, degrees: Degrees) -> str:
+    """Which code places tensors, "" where that is the default, and whether it takes context parallelism."""
     said, key = draft.said, "parallelism.spmd_backend"
     word = said.choice(key, said.raw(key), ("spmd_types", "partial_dtensor", "full_dtensor", "default")) if said.has(
         key) else ""
@@ -355,6 +368,7 @@ def _backend(draft: Draft, degrees: Degrees) -> None:
     if degrees.context > 1 and word == "full_dtensor":
         said.unsaid("attention", "full_dtensor takes context parallelism with FlexAttention alone")
     said.leave(key, "the same placement by other code")
+    return word
 
 
 def recompute(draft: Draft, mode: str, option: str, mode_key: str, option_key: str) -> None:

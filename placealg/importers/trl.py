@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from placealg.importers.beside import text_beside
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import read_fsdp
-from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, read_optimizer
+from placealg.importers.hf import (
+    read_adapter_ddp,
+    read_ddp,
+    read_deepspeed_path,
+    read_model_name,
+    read_optimizer,
+    read_trainer_arguments,
+)
 from placealg.importers.kernels import LIGER, read_words, run_loss
+from placealg.importers.launcher import (
+    launched_by,
+    launched_precision,
+    launcher_of,
+    read_launched_deepspeed,
+    sets_up,
+)
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
 from placealg.importers.said import Said
-from placealg.importers.tables import table
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
+from placealg.importers.yaml_document import yaml_document
 
 MARKS = {
     "trl grpo or rloo": ("reward_funcs", "num_generations", "max_completion_length", "generation_batch_size",
@@ -57,9 +73,10 @@ def read_trl(document: Document, options: Options) -> Reading:
     other = _command(draft)
     fp16 = said.flag("fp16")
     autocast = said.flag("bf16") if said.has("bf16") else not fp16
-    precision = "bf16" if autocast else "fp16" if fp16 else ""
+    launcher = _launcher(draft)
+    precision = launched_precision(launcher, "bf16" if autocast else "fp16" if fp16 else "")
     steps = said.whole("gradient_accumulation_steps", said.value("gradient_accumulation_steps")) or 1
-    whole = _engine(draft, precision, steps, lora)
+    whole = _engine(draft, precision, steps, lora, launcher)
     if draft.microbatches is None:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
@@ -82,12 +99,11 @@ def read_trl(document: Document, options: Options) -> Reading:
         said.read("disable_dropout", "--no-dropout")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     read_optimizer(draft, "optim")
-    draft.token_mean()
+    read_trainer_arguments(draft)
     if not other:
         _loss(draft)
         _packing(draft)
     read_words(draft)
-    said.follows("loss", "[loss] preset = \"token_mean\": HF Trainer averages over all tokens of the step")
     if lora:
         read_adapters(draft, replace(lora, whole_types=whole))
         if not said.has("lora_dropout"):
@@ -110,7 +126,13 @@ def _command(draft: Draft) -> str:
     for key, name in found.items():
         what = "answers are generated and rewarded, and " if "grpo or rloo" in name else ""
         said.approximated(key, f"of {name}: {what}another loss, with other models beside this one, is left out")
-    if not found:
+    command = said.raw("command")
+    if command not in (None, "sft"):
+        found["command"] = f"trl {command}"
+        said.approximated("command", f"trl {command}: another loss, with other models beside this one, is left out")
+    elif command:
+        said.read("command", "the loss of the next token")
+    elif not found:
         said.missing("command", "whoever launches says trl sft, dpo, kto or reward: read as trl sft")
     return next(iter(found.values()), "")
 
@@ -161,62 +183,81 @@ def _adapters(draft: Draft) -> AdapterKeys | None:
                        bits, "lora_dropout")
 
 
-def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None) -> Mapping[str, Any]:
-    """DeepSpeed, FSDP or DDP, by the file's own keys or by accelerate's configuration that it names.
+def _launcher(draft: Draft) -> Said | None:
+    """accelerate's configuration: the one that the file names, which may come with TRL, or one that is beside."""
+    said = draft.said
+    named, count = said.raw("accelerate_config"), said.number("num_processes")
+    if named is not None:
+        word = str(named)
+        found = None if word in LAUNCHED else text_beside(word, said.document.file, draft.options)
+        if word not in LAUNCHED and found is None:
+            raise said.refuse("accelerate_config", f"accelerate_config names {word}, another file, which is not here",
+                              f"give it with --with, or name one of {', '.join(LAUNCHED)}")
+        document = yaml_document(*found) if found else Document(f"{word}.yaml", _packaged(word), {}, "")
+        flags = {} if count is None else {"num-processes": count}
+        draft.options = replace(draft.options, launcher=launched_by(flags, document, document.file))
+        said.read("accelerate_config", f"{Path(document.file).name} decides the states"
+                  + ("" if found else ", which comes with TRL"))
+    launcher = launcher_of(draft, ("deepspeed", "fsdp"))
+    if count is not None:
+        said.read("num_processes", f"{draft.world(count, 'num_processes')} devices in all")
+        draft.options = replace(draft.options, world_size=count)
+    return launcher
+
+
+def _packaged(name: str) -> dict[str, Any]:
+    """The configuration of accelerate that comes with TRL under a name (trl/accelerate_configs)."""
+    data: dict[str, Any] = {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16", "num_processes": 8}
+    if name == "single_gpu":
+        return {**data, "distributed_type": "NO", "num_processes": 1}
+    if name.startswith("fsdp"):
+        return {**data, "distributed_type": "FSDP", "fsdp_config": {"fsdp_version": int(name[-1]),
+                "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
+    if name.startswith("zero"):
+        return {**data, "distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": int(name[-1])}}
+    return data
+
+
+def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None, launcher: Said | None
+            ) -> Mapping[str, Any]:
+    """DeepSpeed, FSDP or DDP, by the file's own keys or by accelerate's configuration.
 
     The answer are the bytes of modules that train whole beside adapters.
     """
     said = draft.said
     whole: Mapping[str, Any] = {}
-    named = said.raw("accelerate_config")
-    launched = str(named) if named is not None else ""
-    if launched and launched not in LAUNCHED:
-        raise said.refuse("accelerate_config", f"accelerate_config names {launched}, another file, which decides where "
-                                               "states rest", f"import that, or name one of {', '.join(LAUNCHED)}")
-    world = draft.world(said.number("num_processes"), "num_processes")
-    if said.has("num_processes"):
-        said.read("num_processes", f"{world} devices in all")
-    elif launched and world is None:
-        world = 1 if launched == "single_gpu" else 8
-        said.follows("num_processes", f"{world} devices in all, by the {launched}.yaml that comes with TRL")
-    draft.options = replace(draft.options, world_size=world)
     dtype = "torch_dtype" if said.has("torch_dtype") else "dtype"
     word = said.choice(dtype, said.value(dtype), BYTES)
     if word == "auto":
         said.unsaid(dtype, "the checkpoint's own type: 16 bits are read")
     loaded = BYTES[word]
-    engine = "deepspeed" if said.raw("deepspeed") else "accelerate_config" if launched.startswith("zero") else ""
-    if engine:
-        read_deepspeed_path(draft, engine, "trl", precision, steps)
+    if said.raw("deepspeed") or sets_up(launcher, "DEEPSPEED"):
+        if said.raw("deepspeed"):
+            read_deepspeed_path(draft, "deepspeed", "trl", precision, steps)
+        elif launcher:
+            read_launched_deepspeed(draft, launcher, precision, steps)
         said.leave(dtype, "DeepSpeed decides the bytes")
-    elif said.raw("fsdp") or launched.startswith("fsdp"):
-        key = "fsdp" if said.raw("fsdp") else "accelerate_config"
+    elif said.raw("fsdp") or sets_up(launcher, "FSDP"):
+        key = "fsdp" if said.raw("fsdp") else "accelerate_config" if said.raw("accelerate_config") else dtype
         if lora:
             raise said.refuse(key, f"{key} with adapters: in which bytes frozen and trained parameters are flattened "
                                    "is not read")
         if word not in ("float32", "auto"):
             raise said.refuse(dtype, f"{dtype} {word} under FSDP: shards of 16 bits are not read")
-        file = Document(f"{launched}.yaml", {"fsdp_config": {"fsdp_version": int(launched[-1])}}, {}, "") \
-            if launched.startswith("fsdp") else None
-        launcher = Said(table("accelerate"), file, draft.options) if file else None
-        if launcher and (two := next((k for k in ("fsdp", "fsdp_config") if said.raw(k)), "")):
-            raise said.refuse(two, f"{two} beside {launched}, which sets up an engine, too")
-        read_fsdp(draft, draft.divided(draft.options.world_size, 1, "FSDP"), 1, steps, precision, False, launcher)
-        if launcher:
-            said.read("accelerate_config", f"FSDP{launched[-1]}, all states sharded")
-            draft.include(launcher)
+        read_fsdp(draft, draft.divided(draft.options.world_size, 1, "FSDP"), 1, steps, precision, False,
+                  launcher if sets_up(launcher, "FSDP") else None)
         said.leave(dtype, "shards rest in fp32")
     elif lora:
         base, adapter = loaded, 2 if lora.bits else 4
         whole = read_adapter_ddp(draft, dtype, base, adapter, 2 if precision or base == 2 else 4)
     else:
         read_ddp(draft, loaded, dtype, 2 if precision or loaded == 2 else 4)
-    if launched:
-        said.leave("accelerate_config", f"{launched}: one device or DDP")
+    if launcher:
+        draft.include(launcher)
     if precision == "fp16":
         draft.overflow()
         said.read("fp16", "[optimizer] skip = \"overflow\"")
-    elif precision and not (said.raw("fsdp") or launched.startswith("fsdp")):
+    elif precision and not (said.raw("fsdp") or sets_up(launcher, "FSDP")):
         said.read("bf16", "autocast: ops run in bf16", True)
     elif not precision:
         said.read("bf16", "no autocast", False)

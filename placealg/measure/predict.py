@@ -121,7 +121,7 @@ def _bytes(formulas: tuple[Memory, Communication], sizes: Mapping[str, int]) -> 
 
 
 def _value(formula: Formula, sizes: Mapping[str, int]) -> Fraction:
-    value = formula.value(**{n: size for n, size in sizes.items() if n in formula.inputs})
+    value = formula.if_known(**{n: size for n, size in sizes.items() if n in formula.inputs})
     if value is None:
         raise InputError(f"{formula} has no value at the sizes of the run")
     return Fraction(value)

@@ -49,7 +49,7 @@ _LONGEST = 320
 
 def value_of(formula: Formula, sizes: Sizes) -> int | Fraction | None:
     """The formula's value at `sizes`; None while a symbol is free."""
-    return formula.value(**{n: v for n, v in sizes.items() if n in formula.inputs})
+    return formula.if_known(**{n: v for n, v in sizes.items() if n in formula.inputs})
 
 
 def known_sizes(formulas: Iterable[Formula], sizes: Sizes, without: Collection[str] = ()) -> list[tuple[str, str]]:

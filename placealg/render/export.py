@@ -74,7 +74,7 @@ def markdown(title: str, parts: Sections, sizes: Mapping[str, Fraction], gib: bo
 
 def latex(title: str, parts: Sections) -> str:
     """An `align*` per section, to be input into a document that uses amsmath."""
-    lines = [f"% {title}"]
+    lines = [f"% {title}", r"% \usepackage{amsmath} defines what stands here"]
     for name, rows in parts.items():
         unit = rows[0][1].unit if rows else "bytes"
         lines += [rf"\paragraph{{{escaped(name)}}} ({unit})", r"\begin{align*}"]

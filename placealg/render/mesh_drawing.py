@@ -13,7 +13,7 @@ from placealg.mesh import Mesh
 from placealg.placement import Mode, nested
 from placealg.render.svg import CHARACTER, FAINT, INK, PALETTE, SOFT, Picture, clipped, element, label
 from placealg.strategy.spec import Strategy, parts
-from placealg.strategy.vocabulary import DATA_DIMS, NONE
+from placealg.strategy.vocabulary import DATA_DIMS, EACH, NONE
 
 HELD = {"parameters": PALETTE[0], "optimizer": PALETTE[1], "gradients": PALETTE[2]}
 """State that is drawn -> its colour."""
@@ -117,7 +117,7 @@ def _joined(rows: Iterable[Span]) -> list[Span]:
 def _by_dims(strategy: Strategy, axis: str) -> bool:
     """Whether an axis splits parameters by a dim of their own."""
     dims = [parts(entry)[1] for entry in strategy.dims.get(axis, ())]
-    return any(dim not in DATA_DIMS and dim != NONE for dim in dims)
+    return any(dim not in (*DATA_DIMS, NONE, EACH) for dim in dims)
 
 
 def _cut(span: Span, rank: int, size: int) -> Span:

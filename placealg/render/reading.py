@@ -25,6 +25,10 @@ def reading_page(reading: Reading, width: int, long: bool = False) -> list[Line]
         lines += indent(prose(f"run with {reading.run_with}", width - 2, "dim", hang=2))
     if reading.sizes:
         lines += indent(prose(", ".join(f"{s} = {n}" for s, n in reading.sizes.items()), width - 2, "dim"))
+    for fault in reading.faults[:8]:
+        lines += indent(prose(f"does not run: {fault}", width - 2, "red", hang=2))
+    if len(reading.faults) > 8:
+        lines += indent(prose(f"and {len(reading.faults) - 8} more", width - 2, "red"))
     rows: list[list[Cell]] = [_row(item, item.place or dim("default")) for item in reading.read]
     for name in ("unsaid", "approximated"):
         rows += [_row(item, Span(name, _STYLES[name])) for item in getattr(reading, name)]

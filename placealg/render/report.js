@@ -43,10 +43,13 @@ const scaled = (value, [unit, by]) => {
 };
 const share = (value, of) => of[0] ? Number(mul(value, pow(of, -1), [10n ** 6n, 1n]).reduce((a, b) => a / b)) / 1e4 : 0;
 
-// One strategy at the sizes of the page: what it fixes itself comes before the sliders, and symbols that are defined in
-// other sizes take the value that follows.
+// One strategy at the sizes of the page: what it fixes itself comes before the sliders, an axis of data takes the
+// devices of axes that others have, and symbols that are defined in other sizes take the value that follows.
 const sizesOf = (strategy, chosen) => {
   const sizes = Object.assign(Object.create(null), chosen, strategy.fixed);
+  for (const [axis, others] of Object.entries(strategy.spread)) {
+    if ([axis, ...others].every(name => chosen[name])) sizes[axis] = mul(chosen[axis], ...others.map(name => chosen[name]));
+  }
   for (const [name, value] of Object.entries(strategy.defined)) sizes[name] ??= value(sizes);
   return sizes;
 };
@@ -119,6 +122,7 @@ function start(strategies, limits) {
   if (read(given)) memory.value = given;
   let waiting;
   const remember = () => {  // once a slider rests: browsers slow down pages that change their address too often
+    if (window.parent !== window) return;  // in a frame of srcdoc a hash leads to the page around it
     clearTimeout(waiting);
     waiting = setTimeout(() => {
       const said = new URLSearchParams(Object.entries(fields).map(([name, field]) => [name, field.value]));

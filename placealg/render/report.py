@@ -28,7 +28,7 @@ from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
 from placealg.render.mesh_drawing import HELD, draw_strategy, drawn_sizes
 from placealg.render.mesh_exchanges import draw_moves
 from placealg.render.proof import MARKS, SAYS, assumption, counterexample_rows, joined
-from placealg.render.sliders import Slider, Told, sliders
+from placealg.render.sliders import Slider, Told, sliders, spread
 from placealg.render.step_drawing import Colours, axis_colours, draw_step
 from placealg.render.svg import PALETTE, element, written
 from placealg.render.text_layout import plain
@@ -79,10 +79,10 @@ def _read(name: str) -> str:
 
 def _strategies(every: Sequence[Told]) -> str:
     """What the script evaluates: sizes that a strategy fixes, its figures, and the conditions under which they hold."""
-    return "[" + ",\n".join(_script(told) for told in every) + "]"
+    return "[" + ",\n".join(_script(told, more) for told, more in zip(every, spread(every), strict=True)) + "]"
 
 
-def _script(told: Told) -> str:
+def _script(told: Told, more: Mapping[str, Sequence[str]]) -> str:
     figures = told.figures()
     defined = {name: code for f in figures.values() for name, code in definitions(f).items()}
     fixed = {name: f"num({v.numerator}n, {v.denominator}n)" for name, v in told.fixed().items()}
@@ -91,7 +91,8 @@ def _script(told: Told) -> str:
     conditions += [f"[{json.dumps(f'{readable(str(less))} exceeds {readable(str(more))}')}, "
                    f"{SIZES} => !less({_of(more)}, {_of(less)})]" for less, more in told.ordered
                    if {*less.names(), *more.names()} <= {*told.free(), *fixed, *defined}]
-    return (f"{{axes: {json.dumps(told.strategy.mesh.names)}, fixed: {_object(fixed)}, defined: {_object(defined)},\n"
+    return (f"{{axes: {json.dumps(told.strategy.mesh.names)}, fixed: {_object(fixed)}, spread: {json.dumps(more)},\n"
+            f"defined: {_object(defined)},\n"
             f"figures: {_object({name: javascript(f) for name, f in figures.items()})},\n"
             f"conditions: [{', '.join(conditions)}]}}")
 
@@ -146,6 +147,10 @@ def _slider(s: Slider) -> str:
 
 def _fixed(every: Sequence[Told]) -> Iterable[str]:
     """The sizes that no slider changes: those of all strategies, then those in which they differ."""
+    for told, more in zip(every, spread(every), strict=True):
+        for axis, others in more.items():
+            yield (f"{told.strategy.name} has {axis} = {' · '.join((axis, *others))} of the sliders: it stands on as "
+                   "many devices as the others.")
     of_each = [{n: v for n, v in told.fixed().items() if any(n in f.inputs for f in told.figures().values())}
                for told in every]
     values = {n: {sizes.get(n) for sizes in of_each if n in sizes} for sizes in of_each for n in sizes}

@@ -108,6 +108,23 @@ class Slider:
         return self.stops.index(self.value)
 
 
+def spread(every: Sequence[Told]) -> tuple[Mapping[str, tuple[str, ...]], ...]:
+    """Of each strategy the axis of data that takes the devices of axes that it lacks, and those: all have as many.
+
+    Where the command line says the size of an axis, or none of a strategy's is free, it stands as it is.
+    """
+    free = [[a for a in told.strategy.mesh.names if a in told.free() and a not in told.fixed()] for told in every]
+    names = dict.fromkeys(a for axes in free for a in axes)
+    if any(a in told.sizes for told in every for a in told.strategy.mesh.names):
+        return tuple({} for _ in every)
+    found = []
+    for told, own in zip(every, free, strict=True):
+        taking = next((a for a in told.strategy.batch_axes if a in own), "")
+        more = tuple(a for a in names if a not in told.strategy.mesh.names)
+        found.append({taking: more} if taking and more else {})
+    return tuple(found)
+
+
 def sliders(every: Sequence[Told]) -> tuple[Slider, ...]:
     """A slider per size that some strategy leaves free: axes first, then the symbols in the order of their table."""
     free = dict.fromkeys(name for told in every for name in told.free())

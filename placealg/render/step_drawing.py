@@ -24,8 +24,8 @@ from placealg.render.values import readable
 from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.program import LOOPED, Event, EventLoop, Step
 
-LINE, LANE, GAP, MARGIN, HEAD = 17, 396, 18, 20, 92
-"""Heights of a row and of the head, widths of a lane, between lanes and around the drawing, in pixels."""
+LINE, LANE, WIDEST, GAP, MARGIN, HEAD = 17, 396, 640, 18, 20, 92
+"""Heights of a row and of the head, the least and the largest width of a lane, widths between lanes and around."""
 
 SPINE, TEXT = 50, 66
 """Where a lane has its line of time and its text."""
@@ -52,22 +52,23 @@ def draw_step(step: Step, colours: Colours | None = None) -> Picture:
     down, up = beside(*(lane(step, phase) for phase in ("forward", "backward")))
     colours = axis_colours(step) if colours is None else colours
     title = f"{step.reference.strategy} on {step.reference.model}"
-    left, right, width = float(MARGIN), MARGIN + LANE + GAP + 0.0, 2.0 * (MARGIN + LANE) + GAP
+    stacks = [[(phase, lane(step, phase)) for phase in phases] for phases in (BEFORE, AFTER)]
+    wide = _wide([*down, *up, *(row for stack in stacks for _, rows in stack for row in rows)])
+    left, right, width = float(MARGIN), MARGIN + wide + GAP, 2 * (MARGIN + wide) + GAP
     drawn, y = [_style(), _legend(title, colours, width)], float(HEAD)
     if down or up:
         lines = max(row.y + 1 for row in (*down, *up))
         count = next((node.count for node in step.tree(*LOOPED) if isinstance(node, EventLoop)), "m")
         drawn += [_frame(left - 6, width - 2 * MARGIN + 12, y, lines, f"microbatch × {readable(str(count))}"),
-                  _lane(step, "forward", down, left, y, colours, False),
-                  _lane(step, "backward", up, right, y, colours, True), _turn(down, up, left, right, y)]
+                  _lane(step, "forward", down, left, y, colours, False, wide),
+                  _lane(step, "backward", up, right, y, colours, True, wide), _turn(down, up, left, right, y)]
         y += (lines + 3) * LINE
-    stacks = [[(phase, lane(step, phase)) for phase in phases] for phases in (BEFORE, AFTER)]
     ends = [y]
     for x, stack in zip((left, right), stacks, strict=True):
         end = y
         for phase, rows in stack:
             if rows:
-                drawn.append(_lane(step, phase, counted(rows), x, end, colours, False))
+                drawn.append(_lane(step, phase, counted(rows), x, end, colours, False, wide))
                 end += (len(rows) + 2) * LINE
         ends.append(end)
     return Picture(width, max(ends) + MARGIN, "".join(drawn), f"the step program of {title}")
@@ -103,8 +104,15 @@ def _frame(x: float, width: float, y: float, lines: int, name: str) -> str:
     return frame + label(x + width - 8 - len(name) * CHARACTER * 11, y + 8, name, fill=SOFT)
 
 
+def _wide(rows: Iterable[LaneRow]) -> float:
+    """The width of a lane in which every row has room for what it says, within bounds."""
+    needed = (TEXT + len(row.head) * (BOLD if row.crosses else CHARACTER) * 11 + 24
+              + len(row.detail) * CHARACTER * 10 for row in rows if row.events)
+    return float(min(WIDEST, max((LANE, *needed))))
+
+
 def _lane(step: Step, phase: str, rows: Sequence[LaneRow], x: float, y: float, colours: Colours,
-          rises: bool) -> str:
+          rises: bool, wide: float) -> str:
     """One phase: its name, the boxes of its loops, its line of time, then its rows."""
     name = f"{phase} ↑" if rises else f"{phase}, of each microbatch, later" if phase == WEIGHTS else phase
     drawn = [label(x + 8, y + 8, name, 13, font_weight="bold")]
@@ -115,14 +123,14 @@ def _lane(step: Step, phase: str, rows: Sequence[LaneRow], x: float, y: float, c
             opened.append(row.y)
         elif row.loop:
             first = opened.pop()
-            drawn.append(element("rect", x=x + 2, y=top + first * LINE + 1, width=LANE - 4,
+            drawn.append(element("rect", x=x + 2, y=top + first * LINE + 1, width=wide - 4,
                                  height=(row.y - first + 1) * LINE - 6, rx=6, fill="#f4f6f8", stroke=FAINT))
     shown = [row.y for row in rows if row.events]
     if shown:
         drawn.append(element("line", x1=x + SPINE, x2=x + SPINE, y1=top + min(shown) * LINE + 3,
                              y2=top + (max(shown) + 1) * LINE - 3, stroke=FAINT, stroke_width=2))
     drawn += _flows(step, rows, x, top)
-    drawn += [_row(step, row, x, top + row.y * LINE, colours, rises) for row in rows]
+    drawn += [_row(step, row, x, top + row.y * LINE, colours, rises, wide) for row in rows]
     return "".join(drawn)
 
 
@@ -139,14 +147,14 @@ def _flows(step: Step, rows: Sequence[LaneRow], x: float, top: float) -> Iterabl
                           f"{x + SPINE} {end}", fill="none", stroke="#b9c4cf")
 
 
-def _row(step: Step, row: LaneRow, x: float, y: float, colours: Colours, rises: bool) -> str:
+def _row(step: Step, row: LaneRow, x: float, y: float, colours: Colours, rises: bool, wide: float) -> str:
     middle = y + LINE / 2
     if row.loop:
         return label(x + TEXT, middle + 4, row.head, font_style="italic", fill=SOFT) if row.opens else ""
     event = row.events[0]
     colour = colours.get(event.axes, PALETTE[0]) if row.crosses else INK
     parts = [element("title", written("\n".join(_told(step, row)))),
-             element("rect", x=x + 4, y=y, width=LANE - 8, height=LINE, fill="none", pointer_events="all",
+             element("rect", x=x + 4, y=y, width=wide - 8, height=LINE, fill="none", pointer_events="all",
                      class_="band")]
     if row.crosses:
         parts.append(_edge(event, x, y, colour, rises))
@@ -155,12 +163,12 @@ def _row(step: Step, row: LaneRow, x: float, y: float, colours: Colours, rises: 
     else:
         parts.append(element("circle", cx=x + SPINE, cy=middle, r=2, fill=SOFT))
     character = BOLD if row.crosses else CHARACTER
-    head = clipped(row.head, LANE - TEXT - 8, character=character)
+    head = clipped(row.head, wide - TEXT - 8, character=character)
     used = len(head) * character * 11 + 8
     parts.append(label(x + TEXT, middle + 4, head, fill=colour if row.crosses else INK if row.computes else SOFT,
                        font_weight="600" if row.crosses else ""))
-    if row.detail and LANE - TEXT - used > 40:
-        parts.append(label(x + TEXT + used, middle + 4, clipped(row.detail, LANE - TEXT - used - 8, 10), 10, fill=SOFT))
+    if row.detail and wide - TEXT - used > 40:
+        parts.append(label(x + TEXT + used, middle + 4, clipped(row.detail, wide - TEXT - used - 8, 10), 10, fill=SOFT))
     return element("g", *parts, class_="row")
 
 

@@ -21,6 +21,9 @@ WEIGHTS_APART = ("zb_h1", "zb_h2", "interleaved_zb", *_IN_A_V)
 WHOLE = "none"
 """The word by which an entry keeps ops whole."""
 
+COPIES = "each"
+"""The same, where every rank has a part of the gradient."""
+
 _ALSO = {"heads": ("kv", "group"), "ffn": ("dense_ffn",)}
 """The dims for which a word stands besides its own."""
 
@@ -45,7 +48,7 @@ def split_dim(entries: Sequence[str], op: Op, graph: Graph) -> str:
         where, _, word = entry.rpartition(".")
         if where not in ("", op.output, *regions):
             continue
-        if word == WHOLE:
+        if word in (WHOLE, COPIES):
             return WHOLE
         named = [d for d in (word, *_ALSO.get(word, ())) if d in dims]
         if named and (named[0] not in op.over or op.kind in _ROWS_IN_PARTS):

@@ -18,14 +18,14 @@ from placealg.models.model import Model
 from placealg.models.stage_parts import predicting
 from placealg.placement import REGION, Mode
 from placealg.step.pipeline import FIRST, LAST, ONE_STAGE, ORDERS, Pipeline, part_of
-from placealg.step.split import ALIASES, NONE, entry_dims, split_of, splittable
+from placealg.step.split import ALIASES, entry_dims, split_of, splittable
 from placealg.step.trainable import trained, trained_problems
 from placealg.step.unsplit_groups import with_whole
 from placealg.strategy.kinds import Path
 from placealg.strategy.spec import GroupRule, Strategy, matches
 from placealg.strategy.streams import Stream
 from placealg.strategy.validation import Problem
-from placealg.strategy.vocabulary import LAYER
+from placealg.strategy.vocabulary import EACH, LAYER, NONE
 
 UNEVEN = ("vocab",)
 """The dims that may be split unevenly; the size of every other dim must be divisible."""
@@ -128,8 +128,14 @@ def _entry_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:
                 meant = (last, regions) if "." not in region or last in regions else (region, named)
                 yield here, InputError(f"{label} region '{region}', which {model.name} lacks", name=meant[0],
                                        valid=meant[1])
-            elif dim != NONE and dim not in dims:
+            elif dim not in (NONE, EACH) and dim not in dims:
                 yield here, InputError(f"{label} dim '{dim}', which {model.name} lacks", name=dim, valid=dims)
+            elif dim == EACH:
+                ends = {graph.ops[-1].output: "the loss of the step", **{
+                    loop.last: f"what leaves unit '{loop.unit}'" for loop in graph.handed}}
+                if end := next((ends[op.output] for op in ops if op.output in ends), ""):
+                    yield here, InputError(f"{label} '{entry}', but {end} is one: say {region}.{NONE}, or name a "
+                                           "smaller region")
             elif not any(splittable(op, d) for op in ops for d in entry_dims(entry, op, graph.iteration_dims(op))):
                 place = region or model.name
                 fits = {d: None for op in ops for d in graph.iteration_dims(op) if splittable(op, d)}

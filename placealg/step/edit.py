@@ -194,7 +194,14 @@ class _Draft:
             if edit.action == "double":
                 self.doubled[target] = self.doubled.get(target, 0) + 1
             elif edit.action == "set":
-                self.changed[target] = self.checked(replace(with_fields(event, edit.fields), line=edit.line))
+                made = replace(with_fields(event, edit.fields), line=edit.line)
+                try:
+                    self.changed[target] = self.checked(_without_op(made, event, edit.fields))
+                except InputError as error:
+                    if made.verb != event.verb:
+                        error.what += f"; set keeps the other fields of the {event.verb}: say them too, or drop it " \
+                                      f"and insert a {made.verb}"
+                    raise
             elif edit.action == "replace":
                 plain = default_event(event.phase, event.verb, event.value, event.group, event.unit)
                 plain = replace(plain, axes=event.axes, rule=_RULE, line=edit.line)
@@ -289,6 +296,12 @@ class _Draft:
                     event = replace(event, copy=event.copy + 1)
                 used.add(event.path)
             yield event
+
+
+def _without_op(event: Event, before: Event, said: Mapping[str, Any]) -> Event:
+    """An event of another verb than before, without the operator that it had where the new verb sums nothing."""
+    summed = event.effect.sums or event.verb == "accumulate"
+    return event if "op" in said or event.verb == before.verb or summed else replace(event, op="")
 
 
 _RULE = Rule("edit", "written by an edit")

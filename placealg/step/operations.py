@@ -21,8 +21,9 @@ from placealg.step.offload import away
 from placealg.step.recompute import forward, replayed_items
 from placealg.step.redistribution_events import BLOCKWISE, RING, is_ring, row_events
 from placealg.step.saved_tensors import saved_tensors
-from placealg.step.split import NONE, Layout, Move, Placed, PlacedOp, RedistributionRow
+from placealg.step.split import Layout, Move, Placed, PlacedOp, RedistributionRow
 from placealg.step.verbs import VerbName
+from placealg.strategy.vocabulary import NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The split rule: from lists of dims to the layout of every tensor, and every redistribution between them.
 
-Each mesh axis has an ordered list of entries `dim`, `region.dim`, `region.none`. Along one axis an op is split along
-the first entry that applies and along which it can be split; else, if it is linear and one of its operands is a partial
-sum, it carries that; else it is computed whole. An op that is not split, spreads what it reads over more elements and
-is read by split ops alone makes a copy for each rank, so that its backward carries a partial sum. That determines how
+Each mesh axis has an ordered list of entries `dim`, `region.dim`, `region.none`, `region.each`. Along one axis an op is
+split along the first entry that applies and along which it can be split; else, if it is linear and one of its operands
+is a partial sum, it carries that; else it is computed whole. An op that is not split, spreads what it reads over more
+elements and is read by split ops alone makes a copy for each rank, so that its backward carries a partial sum; so does
+an op that an entry `region.each` keeps whole. That determines how
 each operand is used and the layout of the result. If the layout of a tensor is not the one in which it is used, it is
 redistributed, once per target layout, and the redistribution table also gives the redistribution of its gradient.
 Nothing here knows a strategy or a model by name.
@@ -20,9 +21,8 @@ from placealg.models.backward import needs_gradient
 from placealg.models.graph import Graph, Loop, Op
 from placealg.placement import DUAL, Kind, Redistribution, redistribution
 from placealg.step.pipeline import spread
-from placealg.strategy.vocabulary import LAYER
+from placealg.strategy.vocabulary import EACH, LAYER, NONE
 
-NONE = "none"
 ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group"), "ffn": ("ffn", "dense_ffn")}
 """An entry's dim -> the dims it stands for, in the order in which an axis takes them.
 
@@ -135,16 +135,16 @@ class Placed:
 
 
 def entry_dims(entry: str, op: Op, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """The dim of `op` that an entry names; (NONE,) if the entry keeps the op whole; () if it does not apply.
+    """The dim of `op` that an entry names; (NONE,) or (EACH,) if the entry keeps it whole; () if it does not apply.
 
-    `dim` applies to any op that has the dim, `region.dim` and `region.none` to the ops of that region, or to the op
-    that has this whole name.
+    `dim` applies to any op that has the dim, `region.dim`, `region.none` and `region.each` to the ops of that region,
+    or to the op that has this whole name.
     """
     region, _, dim = entry.rpartition(".")
     if region and region != op.output and not op.within(region):
         return ()
-    if dim == NONE:
-        return (NONE,)
+    if dim in (NONE, EACH):
+        return (dim,)
     return tuple(d for d in ALIASES.get(dim, (dim,)) if d in dims)[:1]
 
 
@@ -155,10 +155,16 @@ def splittable(op: Op, dim: str) -> bool:
 
 def split_of(entries: tuple[str, ...], op: Op, graph: Graph) -> str:
     """The dim along which an axis with these entries splits an op; NONE if one keeps it whole, "" if none applies."""
+    word = _said(entries, op, graph)
+    return NONE if word == EACH else word
+
+
+def _said(entries: tuple[str, ...], op: Op, graph: Graph) -> str:
+    """What the first entry that applies says of an op: a dim, NONE or EACH; "" if none applies."""
     dims = graph.iteration_dims(op)
     for entry in entries:
         for dim in entry_dims(entry, op, dims):
-            if dim == NONE or splittable(op, dim):
+            if dim in (NONE, EACH) or splittable(op, dim):
                 return dim
     return ""
 
@@ -245,10 +251,11 @@ class _Rule:
             self.versions[op.output] = [made]
             return
         splits = {axis: split_of(entries, op, self.graph) for axis, entries in self.lists.items()}
+        each = {a: _said(entries, op, self.graph) == EACH for a, entries in self.lists.items()}
         last = op == self.graph.ops[-1]
-        carried = {a: d in ("", NONE) and not last and self.carries(op, [n[a].kind for n in natives])
+        carried = {a: d in ("", NONE) and not last and not each[a] and self.carries(op, [n[a].kind for n in natives])
                    for a, d in splits.items()}
-        spread = {a: not carried[a] and self.spreads(op, a) for a in splits}
+        spread = {a: each[a] or (not carried[a] and self.spreads(op, a)) for a in splits}
         uses = []
         for name, native in zip(op.inputs, natives, strict=True):
             dims = self.graph.tensors[name].dims

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from placealg.models.model import Model
 from placealg.placement import Mode
-from placealg.step.split import NONE, split_of
+from placealg.step.split import split_of
 from placealg.strategy.spec import Strategy
+from placealg.strategy.vocabulary import NONE
 
 
 def with_whole(strategy: Strategy, model: Model) -> Strategy:

@@ -8,6 +8,7 @@ modifier: `zero1*tp_sp*megatron` has the bytes per element of `--precision megat
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -21,11 +22,16 @@ from placealg.strategy.validation import check
 
 _MAX_TEXT = 2000
 _FACTOR = re.compile(r"\s*(?P<name>\w+)\s*(?:\[(?P<items>[^\[\]*]*)\]|\{(?P<table>[^{}]*)\})?\s*")
+_FILE = re.compile(r"\s*(?P<name>[^\s*\[\]{}](?:[^*\[\]{}]*[^\s*\[\]{}])?\.toml)\s*(?=\*|\Z)")
+"""A factor that is a strategy file."""
+
 _ITEM = re.compile(r"\s*(?:(?P<axis>[A-Za-z]\w*)\s*(?:=\s*(?P<bound>[-+]?\w+))?|(?P<size>[-+]?\d+))\s*\Z")
 
 
-def parse_strategy(text: str) -> Strategy:
+def parse_strategy(text: str, read: Callable[[str], Strategy] | None = None) -> Strategy:
     """The strategy that an expression writes: names joined by `*`, each with optional axes and sizes in brackets.
+
+    `read` gives the strategy of a factor that is a file; without it there is none.
 
     >>> parse_strategy("dp{batch,optimizer=S}").states == parse_strategy("zero1").states
     True
@@ -41,7 +47,8 @@ def parse_strategy(text: str) -> Strategy:
     product: Strategy | None = None
     at = 0
     while True:
-        found = _FACTOR.match(text, at)
+        filed = _FILE.match(text, at)
+        found = filed or _FACTOR.match(text, at)
         if not found:
             raise _error(text, at, "expected the name of a strategy")
         if text[found.end():].startswith("[") and "]" not in text[found.end():]:
@@ -50,8 +57,10 @@ def parse_strategy(text: str) -> Strategy:
             raise _error(text, len(text), "missing '}'")
         column = found.start("name")
         try:
-            factor = _factor(text, found)
-            if product is None and factor.modifiers and found.end() < len(text):
+            if filed and read is None:
+                raise InputError(f"'{filed['name']}' is a file, and no file is read here")
+            factor = read(filed["name"]) if filed and read else _factor(text, found)
+            if product is None and factor.modifiers and not factor.mesh.names and found.end() < len(text):
                 raise InputError(f"modifier {factor.name} applies to what stands to its left, and nothing does")
             product = _precise(product, factor) if product and factor.name in precisions() else (
                 product * factor if product else factor)
@@ -69,6 +78,15 @@ def parse_strategy(text: str) -> Strategy:
     except InputError as error:
         raise error.at(f"strategy '{text}'") from None
     return strategy
+
+
+def file_factors(text: str) -> tuple[str, ...]:
+    """The strategy files among the factors of an expression.
+
+    >>> file_factors("mine.toml * recompute_full"), file_factors("zero1*tp")
+    (('mine.toml',), ())
+    """
+    return tuple(found["name"] for found in (_FILE.match(part) for part in text.split("*")) if found)
 
 
 def _factor(text: str, found: re.Match[str]) -> Strategy:

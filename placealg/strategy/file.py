@@ -12,7 +12,7 @@ from placealg.arith import parse
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
-from placealg.strategy.expression import parse_strategy
+from placealg.strategy.expression import file_factors, parse_strategy
 from placealg.strategy.kinds import FLAG, TEXT, Kind, Schema, by_name, choice, placed, whole
 from placealg.strategy.kinds import Path as KeyPath
 from placealg.strategy.options import SCHEMA
@@ -100,7 +100,7 @@ TOP: Mapping[str, tuple[Kind, str]] = {
         "additionalProperties": False}), "how the model is run: attention as one op, dropout, the cross entropy"),
     "left_out": (Kind("a list of non-empty strings", _texts, {"type": "array", "items": TEXT.schema, "minItems": 1}),
                  "what the run has and the strategy lacks, which a verdict then does not cover"),
-    "base": (_PRINTED, "the strategy that the tables change, an expression over the catalogue"),
+    "base": (_PRINTED, "the strategy that the tables change, an expression over the catalogue and strategy files"),
     "expect": (Kind("a verdict, or a table with a verdict", _as_said, {"anyOf": [EXPECT["verdict"].schema, {
         "type": "object", "properties": {name: kind.schema for name, kind in EXPECT.items()}, "required": ["verdict"],
         "additionalProperties": False}]}), "the verdict that it must get"),
@@ -221,7 +221,37 @@ def packaged(word: str) -> Path | None:
 
 def read_strategy_file(path: str | Path) -> StrategyFile:
     """Read a strategy file; every mistake is an InputError at `FILE:LINE`."""
-    return _read(*read_toml(path))
+    return _read(*read_toml(path), (_resolved(path),))
+
+
+def read_expression(text: str, folder: Path = Path(), chain: tuple[Path, ...] = ()) -> Strategy:
+    """The strategy of an expression whose factors may be strategy files, in `folder` where their paths are relative.
+
+    Files of `chain` are being read, so that none of them can be a factor.
+    """
+    return parse_strategy(text, lambda name: _factor_file(name, folder, chain).strategy)
+
+
+def factor_files(text: str) -> tuple[StrategyFile, ...]:
+    """The strategy files that are factors of an expression, each as it is read."""
+    return tuple(_factor_file(name, Path(), ()) for name in file_factors(text))
+
+
+def _factor_file(name: str, folder: Path, chain: tuple[Path, ...]) -> StrategyFile:
+    path = _resolved(folder / name)
+    if path in chain:
+        raise InputError(f"{name} stands on itself: {' -> '.join(one.name for one in (*chain, path))}")
+    file = _read(*read_toml(folder / name), (*chain, path))
+    if file.edits or file.events:
+        raise InputError(f"{name} has edits of its own, which no expression composes: start from a copy")
+    return file
+
+
+def _resolved(path: str | Path) -> Path:
+    try:
+        return Path(path).resolve()
+    except (OSError, ValueError, RuntimeError):
+        raise InputError("is no path of a file", where=str(path)) from None
 
 
 def parse_strategy_file(text: str, file: str = "strategy.toml") -> StrategyFile:
@@ -230,10 +260,10 @@ def parse_strategy_file(text: str, file: str = "strategy.toml") -> StrategyFile:
     >>> parse_strategy_file('base = "zero3"\n[mesh]\ndp = 8').strategy.mesh.axes
     (dp=8,)
     """
-    return _read(*parse_toml(text, file))
+    return _read(*parse_toml(text, file), (_resolved(file),))
 
 
-def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
+def _read(said: Mapping[str, Any], positions: Positions, chain: tuple[Path, ...]) -> StrategyFile:
     for key, value in said.items():
         with placed(positions.place, key):
             _check_top(key, value)
@@ -243,7 +273,7 @@ def _read(said: Mapping[str, Any], positions: Positions) -> StrategyFile:
             if table not in said:
                 raise InputError(f"has no [{table}] and no base: a strategy names its axes and what they split",
                                  where=positions.file)
-    base = _base(texts["base"], positions) if texts["base"] else Strategy("")
+    base = _base(texts["base"], positions, chain) if texts["base"] else Strategy("")
     tables = {key: value for key, value in said.items() if key in SCHEMA}
     altered = bool(tables) or "edit" in said or "event" in said
     name = texts["name"] or (base.name if not altered else Path(positions.file).stem)
@@ -270,14 +300,12 @@ def _place(path: KeyPath, positions: Positions) -> str:
     return positions.where("base")
 
 
-def _base(text: str, positions: Positions) -> Strategy:
+def _base(text: str, positions: Positions, chain: tuple[Path, ...]) -> Strategy:
     try:
         if text.startswith(SYSTEM):
             raise InputError(f"{text} is a file with a base and edits of its own: start from a copy of "
                              f"proofs/torch/{system_path(text).name}")
-        if text.endswith(".toml"):
-            raise InputError(f"'{text}' is a file, and a base is an expression such as 'zero3*tp': start from a copy")
-        return parse_strategy(text)
+        return read_expression(text, Path(positions.file).parent, chain)
     except InputError as error:
         column, error.where = error.where, ""
         raise error.at(f"{positions.where('base')}: {column}".removesuffix(": ")) from None

@@ -20,7 +20,7 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import check_size
 from placealg.placement import MODES, REGION, StatePlacement
 from placealg.strategy.streams import Stream
-from placealg.strategy.vocabulary import GATHERS, LIFETIMES, NONE, OPTIMIZERS, REDUCTIONS
+from placealg.strategy.vocabulary import EACH, GATHERS, LIFETIMES, NONE, OPTIMIZERS, REDUCTIONS
 
 Schema = Mapping[str, Any]
 
@@ -121,9 +121,9 @@ def check_entry(label: str, entry: str) -> None:
     placealg.errors.InputError: [dims] tp names 'none' alone: say REGION.none, or [] for an axis that splits nothing
     """
     if not _ENTRY.match(entry):
-        raise InputError(f"{label} names '{entry}': an entry is DIM, REGION.DIM or REGION.none")
-    if entry == NONE:
-        raise InputError(f"{label} names 'none' alone: say REGION.none, or [] for an axis that splits nothing")
+        raise InputError(f"{label} names '{entry}': an entry is DIM, REGION.DIM, REGION.none or REGION.each")
+    if entry in (NONE, EACH):
+        raise InputError(f"{label} names '{entry}' alone: say REGION.{entry}, or [] for an axis that splits nothing")
 
 
 def _dims(label: str, value: Any, _axes: tuple[str, ...], where: Where, path: Path) -> tuple[str, ...]:
@@ -342,8 +342,8 @@ def along_axes(what: str, *names: str) -> Kind:
 
 TEXT = Kind("a non-empty string", _text, _TEXT)
 SIZE = Kind('a whole number of at least 1, or "symbolic"', _size, {"anyOf": [{"const": "symbolic"}, _LEAST_1]})
-DIMS = Kind('a list of "DIM", "REGION.DIM", "REGION.none"', _dims, {
-    **_STRINGS, "items": {"type": "string", "pattern": r"^(?!none$)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"}})
+DIMS = Kind('a list of "DIM", "REGION.DIM", "REGION.none", "REGION.each"', _dims, {
+    **_STRINGS, "items": {"type": "string", "pattern": r"^(?!(none|each)$)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"}})
 PLACEMENT = Kind(f'{{ AXIS = MODE, ... }}; MODE is {_quoted(row.mode for row in MODES)}, or one with "+O"',
                  partial(_modes, False), by_name(_MODE))
 ACTIVATIONS = Kind('{ AXIS = MODE, "region:NAME" = "M", ... }; MODE is "S*" or "R", and "S" along the batch; a region '

@@ -21,7 +21,7 @@ from placealg.placement import REGION, Mode, StatePlacement
 from placealg.strategy.kinds import DIMS, SIZE, Path, Where, known_axis, nowhere, placed
 from placealg.strategy.options import DEFAULTS, SCHEMA, known_key
 from placealg.strategy.precision import preset_bytes
-from placealg.strategy.vocabulary import DATA_DIMS, LAYER, LIFETIMES, LOSSES, NONE, OPTIMIZERS
+from placealg.strategy.vocabulary import DATA_DIMS, EACH, LAYER, LIFETIMES, LOSSES, NONE, OPTIMIZERS
 
 __all__ = ["DEFAULTS", "LIFETIMES", "LOSSES", "OPTIMIZERS", "GroupRule", "Strategy", "overlay", "strategy_on"]
 
@@ -66,8 +66,8 @@ class GroupRule:
 class Strategy(Shown):
     """A placement of the four training states on a mesh, with its schedule.
 
-    `dims` gives each axis its ordered list of entries `DIM`, `REGION.DIM` or `REGION.none`. `states` gives each
-    state a mode per axis; activations also have one per `region:NAME`. `tables` holds what was said in
+    `dims` gives each axis its ordered list of entries `DIM`, `REGION.DIM`, `REGION.none`, `REGION.each`. `states` gives
+    each state a mode per axis; activations also have one per `region:NAME`. `tables` holds what was said in
     [schedule], [optimizer], [loss], [types], [random]. The axes of `joins` share the states that a factor beside them
     shards (`sharing.py`).
     """
@@ -134,7 +134,7 @@ class Strategy(Shown):
 
     def _split(self, axis: str) -> tuple[str, ...]:
         """The entries of an axis that split something."""
-        return tuple(e for e in self.dims.get(axis, ()) if parts(e)[1] != NONE)
+        return tuple(e for e in self.dims.get(axis, ()) if parts(e)[1] not in (NONE, EACH))
 
     def option(self, table: str, key: str) -> Any:
         """What was said in `table` under `key`, else its default."""

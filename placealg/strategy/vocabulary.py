@@ -8,6 +8,9 @@ from typing import Any
 NONE = "none"
 """What stands for a dim in an entry that keeps the ops of a region whole."""
 
+EACH = "each"
+"""What stands for a dim where every rank runs the ops of a region whole, each on its own part of the gradient."""
+
 LAYER = "layer"
 """The dim of the model's depth: an axis that names it, and nothing else, is a pipeline."""
 

@@ -104,3 +104,20 @@ def test_a_price_is_the_device_time_of_a_sequence_by_the_formula_of_the_estimate
     rates = {**PARAMETERS, **machine("h100").values, "dp_in_node": Fraction(2), "tp_in_node": Fraction(2)}
     first, second = (value_of(Written(c.step)["time.estimate"], {**rates, **sizes}) for c in cases)
     assert price and first and second and abs(float(price) - float(second) / float(first)) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_file_that_says_its_mesh_has_other_splits_too(seed: int) -> None:
+    """The changes are those of the same sizes given beside; a split of the devices is then one of [mesh]."""
+    draw = Random(seed)
+    dp, tp = draw.choice((2, 4)), draw.choice((2, 4))
+    sizes = {"b": 1, "s": 512}
+    beside = fitted("zero1*tp", {"dp": dp, "tp": tp, **sizes}, Fraction(10**15))
+    limit = Fraction(int(beside.stages[0].value * draw.choice((60, 80, 95)) / 100))
+    one, two = (fitted(text, {**given, **sizes}, limit) for text, given in (
+        ("zero1*tp", {"dp": dp, "tp": tp}), (f"zero1[{dp}]*tp[{tp}]", {})))
+    assert one.changes and two.changes
+    splits = {(tuple(w.replace("[mesh]", "--set") for w in c.words), c.need, c.devices) for c in two.changes
+              if "[mesh]" in " ".join(c.words)}
+    assert splits == {(c.words, c.need, c.devices) for c in one.changes if "--set" in " ".join(c.words)}

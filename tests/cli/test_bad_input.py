@@ -138,7 +138,7 @@ def one_line(error: InputError) -> str:
     ("[mesh]\ndp = 2\n[dims]\ndp = 'batch'\n", "s.toml:4: [dims] dp is 'batch': expected a list of strings"),
     ("[mesh]\ndp = 2\n[dims]\ndp = [1]\n", "s.toml:4: [dims] dp is [1]"),
     ("[mesh]\ndp = 2\n[dims]\ndp = [\n 'batch',\n 'he ads']\n",
-     "s.toml:6: [dims] dp names 'he ads': an entry is DIM, REGION.DIM or REGION.none"),
+     "s.toml:6: [dims] dp names 'he ads': an entry is DIM, REGION.DIM, REGION.none or REGION.each"),
     ("[mesh]\ndp = 2\n[dims]\ndp = ['batch', '.seq']\n", "s.toml:4: [dims] dp names '.seq': an entry is"),
     ("[mesh]\ndp = 2\n[dims]\ndp = ['none']\n", "s.toml:4: [dims] dp names 'none' alone: say REGION.none, or []"),
     ("[mesh]\ndp = 2\n[dims]\ndp = ['batch', 'batch']\n", "s.toml:4: [dims] dp names 'batch' twice"),

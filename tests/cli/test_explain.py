@@ -10,8 +10,8 @@ import pytest
 from conftest import ROOT, run_placealg
 
 from placealg.cli.bug_files import names as bugs
-from placealg.cli.examples import programs
-from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, explanations
+from placealg.cli.examples import names, program
+from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, _lemmas, cheap, explain, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
 from placealg.cli.key_explanations import FIELD_SAYS, GRAMMAR
 from placealg.cost.certain import LEAST
@@ -24,6 +24,7 @@ from placealg.prover.evidence.lemmas import LEMMAS
 from placealg.prover.verdict import OBLIGATIONS
 from placealg.step.edit import ACTIONS
 from placealg.step.event_fields import FIELDS, VALUES
+from placealg.step.program import Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.file import read_strategy_file
@@ -32,6 +33,10 @@ from placealg.strategy.options import SCHEMA
 EVERY = list(explanations())
 FULL = ("mode", "redistribution", "rule", "obligation", "strategy", "hypothesis", "theorem", "lemma", "verb",
         "value type")
+
+
+def programs() -> dict[str, Step]:
+    return {name: program(name) for name in names()}
 
 
 def rules() -> Iterator[str]:
@@ -117,6 +122,19 @@ def test_files_that_are_named_are_there() -> None:
 def test_names_are_found_as_people_write_them(said: str, name: str) -> None:
     got = run_placealg("explain", said)
     assert (got.code, got.out.split("\n")[0].rpartition("  ")[0]) == (0, name)
+
+
+def test_a_word_derives_no_more_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a symbol no program is derived, of a strategy its own, of a verb or a rule those up to one that has it."""
+    derived: list[str] = []
+    monkeypatch.setattr("placealg.cli.explanations.program", lambda name: derived.append(name) or program(name))
+    monkeypatch.setattr("placealg.cli.examples.program", lambda name: derived.append(name) or program(name))
+    for word, most in (("act", 0), ("h100", 0), ("zero3", 1), ("reduce", 1), ("offload", 40), ("pipeline", 5)):
+        derived.clear()
+        assert explain(word)
+        assert len(set(derived)) <= most, (word, derived)
+    cheap_, lemmas = ({e.name.lower() for e in room} for room in (cheap(lambda _: False), _lemmas()))
+    assert not cheap_ & lemmas
 
 
 def test_a_close_name_is_offered() -> None:

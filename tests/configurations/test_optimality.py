@@ -33,6 +33,7 @@ from placealg.step.derive import derive
 
 Made = dict[str, Any]
 SPACE = Space("two", FrozenMap({"data": ("zero1",), "tp": ("", "tp_sp")}))
+SEQUENCES = Space("sequences", FrozenMap({"data": ("zero1",), "cp": ("cp",)}))
 PIPELINES = Space("pipelines", FrozenMap({"data": ("zero3",), "pp": ("", "pp", "pp_interleaved")}))
 
 
@@ -75,6 +76,13 @@ def test_what_was_written_is_replayed_alike(small: Made, folder: Path) -> None:
     "margin": Margin(Fraction(10**8), Fraction(3, 2))}, {"devices": Devices(8, 4, 24, (16,))}])
 def test_pipelines_objectives_and_margins_are_replayed_alike(more: Any, folder: Path) -> None:
     assert not checked(made(asked(PIPELINES, **more), folder), folder, regenerate=True).wrong
+
+
+def test_states_that_are_sharded_over_context_parallelism_are_replayed_alike(folder: Path) -> None:
+    """Layouts with one rank of data beside context parallelism are among them."""
+    said = made(asked(SEQUENCES), folder)
+    found = checked(said, folder)
+    assert not found.wrong and found.layouts == said["counts"]["layouts"]
 
 
 def test_where_nothing_fits_that_is_certified(folder: Path) -> None:

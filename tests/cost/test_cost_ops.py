@@ -372,7 +372,7 @@ def test_flop_is_six_per_parameter_and_token_beside_attention() -> None:
 def test_given_sizes_reach_every_formula() -> None:
     step = step_of("tp_sp")
     held = memory(step)
-    assert held.states.value(h=8, tp=2) is None
+    assert held.states.if_known(h=8, tp=2) is None
     assert value(held.states) > 0 and "Psi" in held.states.names
     assert value(Costs(step).parameters) == gpt(GPT).total(SIZES)
     assert held.states.value(Psi=10**6, tp=2, h=1, L=1, s=1) == 16 * 500_000 + 16 * Fraction(9, 2)

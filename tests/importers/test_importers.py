@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from placealg.importers.detect import parsed
 from placealg.importers.document import Document, Key
 from placealg.importers.read import read, reader_of
 from placealg.importers.reading import LISTS, Options, Reading
+from placealg.importers.tables import formats
 from placealg.importers.write import model_text, written
 from placealg.placement import Mode
 from placealg.strategy.expression import parse_strategy
@@ -198,6 +200,15 @@ def test_the_expression_that_is_printed_is_the_strategy(path: Path) -> None:
             assert modes == own, state
     sizes = {a.name: a.size for a in reading.strategy.mesh if a.size}
     assert set(overlay(typed, {"mesh": sizes}).mesh.axes) == set(reading.strategy.mesh.axes)
+
+
+def test_every_format_has_a_miniature_that_is_read() -> None:
+    """So that what is said of all miniatures is said of all formats."""
+    found = set()
+    for path in MINIATURES:
+        with suppress(InputError):
+            found.add(read(path, files=options(path).files).format)
+    assert found == set(formats())
 
 
 AXOLOTL = "base_model: {name}\nfsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\nmicro_batch_size: 1\n" \

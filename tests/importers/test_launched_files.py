@@ -45,6 +45,12 @@ def test_accelerate_s_file_sets_up_the_engine(tmp_path: Path, case: Drawn) -> No
     section = yaml.safe_load(launcher.read_text())["fsdp_config"]
     assert {f"fsdp_config.{name}" for name in section} <= {item.key for item in beside.read}
 
+    flags = [w for name, value in section.items() for w in (f"--{name}", str(value))]
+    words = ["accelerate", "launch", "--use_fsdp", *flags, "--num_processes", "8", "src/train.py", str(run)]
+    assert unnamed(read_words(words, Options()).strategy) == unnamed(meant.strategy)
+    fewer = ["accelerate", "launch", "--config_file", str(launcher), "--num_processes", "4", "src/train.py", str(run)]
+    assert unnamed(read_words(fewer, Options()).strategy) == unnamed(read(own, world_size=4).strategy)
+
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/bash\naccelerate launch --config_file conf/launcher.yaml \\\n  src/train.py run.yaml "
                       "lora_rank=3 --cutoff_len 512\n", encoding="utf-8")
@@ -66,12 +72,11 @@ def test_the_launcher_says_how_many_devices(tmp_path: Path, words: str, dp: int 
 
 @pytest.mark.parametrize(("words", "message"), [
     ("src/train.py gone.yaml", "the launch names another file, gone.yaml, which is not here; give it with --with"),
-    ("--use_fsdp src/train.py {run}", "--use-fsdp: flags of the launcher that set up an engine are not read"),
+    ("--use_megatron_lm src/train.py {run}", "distributed_type is 'MEGATRON_LM'"),
     ("--config_file {run} src/train.py {run}", "--config_file names run.yaml, which is not accelerate's"),
     ("src/train.py {run} more.yaml", "'more.yaml' behind run.yaml: a launch names one file"),
     ("src/train.py {launcher}", "launcher.yaml, which is neither LLaMA-Factory's nor Axolotl's"),
     ("--config_file {launcher} src/train.py {own}", "own.yaml:\\d+: fsdp beside launcher.yaml, which sets up an"),
-    ("--config_file {launcher} --num_processes 3 src/train.py {run}", "num_processes says 8 devices, --world-size 3"),
 ])
 def test_launches_that_are_refused(tmp_path: Path, words: str, message: str) -> None:
     own, run, launcher = written(tmp_path, CASES[0])
@@ -85,7 +90,7 @@ def test_an_axolotl_file_is_launched(tmp_path: Path) -> None:
     words = f"accelerate launch --num_processes 8 -m axolotl.cli.train {path} --micro-batch-size 3"
     found = read_words(words.split(), Options())
     assert found.strategy == read(path, world_size=8).strategy and found.sizes["b"] == 3
-    with pytest.raises(InputError, match="--config_file beside a file of Axolotl"):
+    with pytest.raises(InputError, match=r"the launch names another file, x\.yaml, which is not here"):
         read_words(["accelerate", "launch", "--config_file", "x.yaml", "-m", "axolotl.cli.train", str(path)], Options())
 
 

@@ -187,3 +187,46 @@ def test_the_reading_is_proved(sequence: bool, tmp_path: Path) -> None:
     file.write_text(MINIATURE.read_text(encoding="utf-8"), encoding="utf-8")
     found = read(file, settings={"enable_sp": str(sequence).lower()})
     assert str(pa.prove(found.strategy, "gpt").verdict) == "PROVED"
+
+
+def variant(name: str) -> dict[tuple[str, str], tuple[str | int, ...]]:
+    """Layouts that no named strategy has: modules whose weights are whole on tp, on gathered tokens."""
+    layouts = llama(True)
+
+    def whole(module: str, made: str | int) -> None:
+        layouts[(module, "weight")] = ("R", "R", "R")
+        layouts[(module, "out")] = (0, 0, made)
+
+    if name == "mlp":
+        for module in ("w1", "w3", "w2"):
+            whole(f"layers.feed_forward.{module}", "R")
+    else:
+        whole("lm_head", "R")
+    return layouts
+
+
+@pytest.mark.parametrize(("name", "entries"), [
+    ("mlp", ("mlp.each",)), ("logits", ("head.logits.each", "head.loss.each"))])
+def test_layouts_that_no_named_strategy_has_are_dims(tmp_path: Path, name: str, entries: tuple[str, ...]) -> None:
+    file = tmp_path / "sharding.py"
+    file.write_text(written(variant(name), random.Random(1)), encoding="utf-8")
+    found = read(file)
+    assert set(entries) <= set(found.strategy.dims["tp"])
+
+
+RUN = "from torchtitan.trainer import Trainer\nfrom . import model_registry\n\n" \
+      "def deepseek_v3_671b() -> Trainer.Config:\n    return Trainer.Config(model_spec=model_registry('671B'),\n" \
+      "        parallelism=ParallelismConfig(tensor_parallel_degree=4{more}))\n"
+
+
+@pytest.mark.parametrize(("more", "entries"), [
+    ("", ("attn.each", "router.each", "dispatch.each", "combine.none")),
+    (", expert_parallel_degree=8, expert_tensor_parallel_degree=1", ("attn.each", "expert.expert")),
+    (", spmd_backend='partial_dtensor'", ("attn.none", "router.each", "dispatch.each", "combine.none")),
+])
+def test_low_rank_products_and_routed_tokens_are_gathered(tmp_path: Path, more: str, entries: tuple[str, ...]) -> None:
+    """Latent attention's low-rank products run whole on each rank, as spmd_types or DTensor sums their gradients."""
+    run = tmp_path / "config_registry.py"
+    run.write_text(RUN.format(more=more), encoding="utf-8")
+    dims = read(run).strategy.dims["tp"]
+    assert [entry for entry in dims if "." in entry and not entry.endswith((".heads", "loss.none"))] == list(entries)

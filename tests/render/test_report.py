@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from html.parser import HTMLParser
+from math import prod
 from pathlib import Path
 
 import browser
@@ -23,7 +24,7 @@ from placealg.cost.mathml import mathml
 from placealg.mesh import SYMBOLS
 from placealg.prover.evidence import certificate
 from placealg.render.cost import value_of
-from placealg.render.sliders import EXAMPLES, Told, sliders
+from placealg.render.sliders import EXAMPLES, Told, sliders, spread
 
 Run = Callable[..., Outcome]
 SIDES = 2**60
@@ -196,10 +197,12 @@ def random_sizes(free: list[str], rng: random.Random) -> dict[str, Fraction]:
     return found
 
 
-def want(one: Told, sizes: Mapping[str, Fraction]) -> dict[str, str]:
-    """Every figure as Python has it, as the page writes exact values."""
+def want(one: Told, sizes: Mapping[str, Fraction], more: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Every figure as Python has it, as the page writes exact values; `more` are axes whose devices another takes."""
+    taken = {axis: sizes[axis] * prod(sizes[other] for other in others) for axis, others in more.items()}
+
     def text(formula: Formula) -> str:
-        value = value_of(formula, {**sizes, **one.fixed()})
+        value = value_of(formula, {**sizes, **one.fixed(), **taken})
         return "" if value is None else str(value)
     return {name: text(formula) for name, formula in one.figures().items()}
 
@@ -238,7 +241,7 @@ def held(chromium: browser.Browser, every: list[Told], rng: random.Random) -> tu
         chromium.run(MOVE % json.dumps({n: str(v) for n, v in moved.items()}))
         shown = chromium.run(READ)
         for k, one in enumerate(every):
-            for figure, exact in want(one, moved).items():
+            for figure, exact in want(one, moved, spread(every)[k]).items():
                 if f"{k} {figure}" in shown:
                     compared += 1
                     wrong |= {figure} if shown[f"{k} {figure}"] != exact else set()

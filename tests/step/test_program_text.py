@@ -414,6 +414,8 @@ def test_patterns_address_the_unedited_program() -> None:
     ('insert = { path = "init.layer.weight.grad_sum.zero" }\nbefore = "publish.*"', "e.toml:3: the inserted event says "
      "phase init, its anchor"),
     ('insert = { path = "init.layer.weight.grad_sum.zeroo" }\nbefore = "publish.*"', "e.toml:3: unknown verb 'zeroo'"),
+    ('set = "reduce.*.reduce[dp]"\nverb = "slice"', "not from P to S; set keeps the other fields of the reduce: say "
+     "them too, or drop it and insert a slice"),
     ('insert = { path = "init.step.assign", group = "x" }\nbefore = "publish.*"', "e.toml:3: unknown key 'group'"),
 ])
 def test_every_mistake_of_an_edit_is_one_line_at_its_line(table: str, message: str) -> None:
@@ -423,6 +425,16 @@ def test_every_mistake_of_an_edit_is_one_line_at_its_line(table: str, message: s
     assert message in str(caught.value)
     assert str(caught.value).startswith("e.toml:")
     assert "\n" not in str(caught.value)
+
+
+def test_the_operator_of_a_verb_that_sums_nothing_goes_with_it() -> None:
+    """Of every event that sums: as another verb with places of its own it has no operator, and as it was it has."""
+    step = derive(parse_strategy("zero1*tp_sp"), gpt())
+    for event in [e for e in step.events if e.op and e.verb in ("reduce_scatter", "reduce")][:6]:
+        sliced = edit(step, set=event.path, verb="slice", **{"from": "R"})
+        made = next(e for e in sliced.events if e not in step.events and (e.verb, e.subject, e.phase) == (
+            "slice", event.subject, event.phase))
+        assert made.op == "" and edit(step, set=event.path, bytes="w").events != step.events
 
 
 def test_an_edit_is_data() -> None:

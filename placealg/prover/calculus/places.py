@@ -21,7 +21,8 @@ from placealg.prover.calculus.positions import (
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, Version
 from placealg.step.event import MICROBATCH, PADDING
 from placealg.step.program import LOOPED, Event, Reference
-from placealg.step.split import NONE, split_of
+from placealg.step.split import split_of
+from placealg.strategy.vocabulary import NONE
 
 MIDDLE, EARLIER = Position("middle"), Position("earlier")
 """The name of a microbatch without the unit, one of any number of them; and the name of such a one after it has ended.

@@ -69,6 +69,8 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
         else:
             told = judged(seen, None, model_of(chosen.model or "gpt", **options(chosen)), names)
     except InputError as problem:
+        if not chosen.strategy and seen.alone:
+            raise InputError(f"{problem}; it was not run again beside a single device either: {seen.alone}") from None
         if chosen.strategy or chosen.program or seen.lifted is None:
             raise
         return _beside(chosen, seen, command, str(problem))

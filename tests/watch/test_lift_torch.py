@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
+from conftest import Outcome
 from test_watch_torch import names
 
 from placealg.watch.lift.judge import CONFORMS, DIFFERS, judge
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+FOLDER = Path(__file__).parent / "scripts"
 
 FIRST = ("ddp as dp, clipped", "fsdp2 clipped", "tp + sp", "1f1b, tied", "ring", "experts", "flat copies, clipped",
          "fsdp2: adamw, fused", "ddp: autocast and a scaled loss", "tp + sp: recomputed", "fsdp2 x tp + sp", "megatron")
@@ -50,6 +55,31 @@ def test_wrong_steps_do_not(name: str) -> None:
     told = told_of(name)
     assert (told.verdict == CONFORMS) is (name in SAME)
     assert told.verdict in (DIFFERS, CONFORMS) or name == "by hand: not waited for"
+
+
+SCRIPTS: Mapping[str, tuple[str, int]] = {
+    "loader.py": (CONFORMS, 0), "loader.py --times": (DIFFERS, 1), "loader.py --turned": (DIFFERS, 1),
+    "loader.py --own": (DIFFERS, 1), "dropout.py": (CONFORMS, 0), "dropout.py --again": (CONFORMS, 0),
+    "dropout.py --again --lost": (DIFFERS, 1),
+}
+"""Scripts as people write them, of models that no table knows, and what the first command says of them."""
+
+
+@pytest.mark.parametrize("words", [w if w in ("loader.py --times", "dropout.py --again") else pytest.param(
+    w, marks=pytest.mark.slow) for w in SCRIPTS])
+def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[..., Outcome]) -> None:
+    script, *more = words.split()
+    got = placealg("watch", "--mesh", "dp=2", "--format", "json", "--", str(FOLDER / script), *more)
+    told = json.loads(got.out)
+    assert (told["verdict"], got.code) == SCRIPTS[words], told["single_device"]
+    assert bool(told["single_device"]["differs"]) is (told["verdict"] == DIFFERS)
+
+
+def test_a_script_that_reads_other_tokens_alone_has_no_single_device(placealg: Callable[..., Outcome]) -> None:
+    got = placealg("watch", "--mesh", "dp=2", "--single", f"{FOLDER / 'loader.py'}", "--", str(FOLDER / "dropout.py"))
+    assert got.code == 2 and "reads other tokens than the ranks do together" in got.err and got.err.count("\n") == 1
+    got = placealg("watch", "--mesh", "dp=2", "--single", "no.py", "--", str(FOLDER / "dropout.py"))
+    assert got.code == 2 and "there is no script 'no.py'" in got.err
 
 
 @pytest.mark.parametrize("seed", [pytest.param(k, marks=pytest.mark.slow) if k >= 3 else k for k in range(120)])

@@ -58,15 +58,18 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) ->
     sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()
                           if isinstance(v, Group)} - {1}))
     told = Judgement(CONFORMS, runs=runs, single=alone, starts=starts, sizes=sizes)
-    told.differs.extend([*starts.differs, *starts.compare()])
+    random = any(r.memory.masks for r in (*runs, alone))  # an earlier step was another one as well
+    told.differs.extend([*starts.differs, *([] if random else starts.compare())])
     told.unseen.extend(starts.unseen)
     if stuck:
         told.unseen.append(Finding(f"ranks wait for each other: {stuck}"))
     for one in (*runs, alone):
         told.unseen.extend(Finding(f"{what} ({line})" if line else what, rank=one.rank)
                            for what, line in one.trace.unseen.items())
-    told.differs.extend(masks_differ(runs))
+    told.unseen.extend(masks_differ(runs))
     _compare(told, runs, alone, starts)
+    for name in dict.fromkeys(n for r in runs for n in r.trace.final if starts.label(n) not in single.named):
+        told.unseen.append(Finding("the single device has none of this name", name))
     steering = [f for r in runs for f in steered(r, single)]
     if steering:
         told.unseen.extend(steering)
@@ -119,7 +122,8 @@ def masks_differ(runs: Sequence[Run]) -> list[Finding]:
             for x, m in zip(element.tolist(), mask.tolist(), strict=True):
                 if drawn.setdefault(x, m) != m:
                     found[line] = found.get(line, 0) + 1
-    return [Finding(f"an element is masked in two ways ({line})", count=n) for line, n in found.items()]
+    return [Finding(f"equal elements are masked in two ways: whether they should be is not known ({line})", count=n)
+            for line, n in found.items()]
 
 
 def steered(one: Run, single: Trace) -> list[Finding]:

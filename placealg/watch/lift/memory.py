@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from placealg.watch.lift.field import UNKNOWN, Array, Field, Told, told
-from placealg.watch.lift.trace import Held, Op, Place, Trace
+from placealg.watch.lift.trace import Held, Place, Trace
 
 
 class Memory:
@@ -17,17 +17,16 @@ class Memory:
 
     def __init__(self, field: Field, trace: Trace):
         self.field, self.leaves = field, trace.leaf
-        self.apart: Mapping[int, Array] = {}
-        """Op that looks up tokens -> a number for each of them."""
         self.stores: dict[int, tuple[int, Array]] = {}
         self.named: set[int] = set()
         self.told: set[int] = set()
         """Storages of whose elements something is known by value."""
         self.random: dict[int, Array] = {}
         """Storage -> the numbers drawn into it, until they meet what they multiply."""
+        self.drawn: list[tuple[Array, Array]] = []
+        """(what was drawn, the mask that it became), in order."""
         self.masks: list[tuple[Array, Array, str]] = []
         """(element, what was drawn for it, the line), for every element that a draw met."""
-        self.carried: list[tuple[int, int]] = []
         self.chancy: set[int] = set()
         """Storages of integers and truth values that were computed from random numbers."""
 
@@ -73,11 +72,6 @@ class Memory:
         if place.conjugate:
             found[..., 1] = self.field.neg(found[..., 1])
         return found
-
-    def told_apart(self, op: Op, rows: Array) -> Array:
-        """Rows that an embedding looked up, each token with a number of its own where tokens can be told apart."""
-        own = self.apart.get(id(op))
-        return rows if own is None else rows * own[..., None] % self.field.prime
 
     def put(self, place: Place, value: Any) -> None:
         """Write the elements of a place."""

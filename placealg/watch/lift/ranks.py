@@ -119,14 +119,24 @@ class World:
             if chances or any(p.store in chance for p in op.read):
                 one.memory.chancy.update(p.store for p in written)
             return
+        drawn = self.carried(one, op, written)
         values = self.compute(one, op, written)
         for place, value in zip(written, values, strict=True):
             one.memory.put(place, value)
             if self.keep and place.floating:
                 one.values.append(Value(one.at, np.asarray(value)))
         if op.drawn and op.name == "aten::bernoulli_":
-            for place, drawn in zip(written, op.drawn, strict=True):
-                one.memory.random[place.store] = drawn
+            drawn = {p.store: d for p, d in zip(written, op.drawn, strict=False)}  # what is in place is told twice
+        one.memory.random.update(drawn)
+
+    @staticmethod
+    def carried(one: Run, op: Op, written: Sequence[Place]) -> dict[int, Array]:
+        """Random numbers that have not met what they multiply, where an op copies or scales them."""
+        read = [p for p in op.read if p.store in one.memory.random]
+        scales = op.name.rstrip("_") in ("aten::mul", "aten::div", "aten::clone", "aten::_to_copy")
+        if len(read) != 1 or not scales or isinstance(op.given.get("other"), Place) or len(written) != 1:
+            return {}
+        return {written[0].store: one.memory.random[read[0].store]}
 
     def compute(self, one: Run, op: Op, written: Sequence[Place]) -> Sequence[Array]:
         """What an op writes: by its rule, or nothing known of it."""
@@ -135,6 +145,10 @@ class World:
         call = Call(op, one.memory)
         why, values = f"{op.name} has no rule", None
         known = moves(name) and any(p.store in one.memory.told for p in op.read)
+        loose = [p for p in op.read if p.store in one.memory.random]
+        if loose and not (self.carried(one, op, written) or name == "mul" or (op.drawn and name == "bernoulli")):
+            one.unseen.setdefault(f"{op.name} of random numbers", op.line)
+            return call.unknown()
         try:
             if op.drawn and op.name == "aten::bernoulli_":
                 return [np.ones(p.shape, np.int64) for p in written]

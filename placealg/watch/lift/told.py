@@ -20,9 +20,19 @@ def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given
     lost = next((t.lost for t in (*ranks, single) if t.lost), "")
     if lost:
         return replace(seen, alone=lost)
-    if not given and not same_tokens(ranks, single):
+    try:
+        return _lifted(seen, ranks, single, beside, given)
+    except Exception as error:  # a recording stands by itself
+        return replace(seen, alone=f"running it again failed: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool) -> Seen:
+    same = True if given else same_tokens(ranks, single)
+    if same is False:
         return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
     told = judge(ranks, single)
+    if same is None and told.verdict == DIFFERS:
+        return replace(seen, alone=f"{beside} reads no whole numbers: whether it reads what ranks read is not known")
     again = judge(ranks, single, PRIMES[:1], keep=True) if told.verdict == DIFFERS else None
     return replace(seen, lifted=Lifted(told.verdict, beside, tuple(summary(told, again)) if told.differs else (),
                                        tuple(_said(told.unseen)), told.checked))

@@ -8,15 +8,12 @@ import numpy as np
 
 from placealg.watch.lift.field import Array
 from placealg.watch.lift.rules.call import Call, Values, axis, rule
-from placealg.watch.lift.trace import Place
 
 
 @rule("copy", "clone", "_to_copy", "fsdp::copy")
 def _copy(c: Call) -> Values:
     source = c.raw("src", c.raw("self"))
     found = c.of(source)
-    if isinstance(source, Place) and source.store in c.memory.random:
-        c.memory.carried.append((source.store, c.outs[0].store))
     shape = c.outs[0].shape
     return [found.reshape(shape) if found.size == int(np.prod(shape)) else np.broadcast_to(found, shape)]
 
@@ -181,13 +178,12 @@ def _copy_in(c: Call) -> Values:
 
 @rule("embedding")
 def _embedding(c: Call) -> Values:
-    return [c.memory.told_apart(c.op, c.array("weight")[c.ints("indices")])]
+    return [c.array("weight")[c.ints("indices")]]
 
 
 @rule("embedding_dense_backward")
 def _embedding_backward(c: Call) -> Values:
     g, rows = c.array("grad_output"), c.ints("indices")
-    g = c.memory.told_apart(c.op, g)
     made = c.f.zeros((c.raw("num_weights"), g.shape[-1]))
     padding = c.raw("padding_idx", -1)
     for row, part in zip(rows.ravel().tolist(), g.reshape(-1, g.shape[-1]), strict=True):

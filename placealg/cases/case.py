@@ -69,6 +69,7 @@ def style_of(said: CommandOptions) -> StyleOptions:
 def default_model(*strategies: Strategy) -> str:
     """The model on which strategies stand when none is named: op by op if one of them needs it, the first that fits.
 
+    >>> from placealg.strategy.expression import parse_strategy
     >>> default_model(parse_strategy("zero3")), default_model(parse_strategy("zero3*tp_sp"))
     ('abstract', 'gpt')
     >>> default_model(parse_strategy("zero1*ep"))

@@ -21,7 +21,7 @@ from placealg.strategy.spec import Strategy
 
 EXAMPLES: Mapping[str, int] = {
     "Psi": 7 * 10**9, "Psi_unit": 25 * 10**7, "b": 1, "m": 1, "s": 4096, "h": 4096, "a": 32, "kv": 8, "f": 14336,
-    "L": 32, "V": 128256, "d": 128, "s_max": 4096, "experts": 8, "topk": 2, "shared": 1, "f_dense": 14336,
+    "L": 32, "V": 128256, "d": 128, "s_max": 4096, "experts": 8, "topk": 2, "docs": 4, "shared": 1, "f_dense": 14336,
     "L_dense": 4, "L_moe": 28, "q_rank": 1536, "kv_rank": 512, "d_nope": 128, "d_rope": 64, "d_v": 128, "v": 2,
     "adapter_rank": 16, "L_full": 8, "L_again": 16, "L_away": 16, "L_rest": 16, "L_window": 24, "L_chunk": 24,
     "L_nope": 8, "L_rotary": 24, "L_dense_window": 4, "L_dense_chunk": 4, "L_dense_nope": 4, "f_shared": 14336,

@@ -198,7 +198,7 @@ class _Draft:
                 try:
                     self.changed[target] = self.checked(_without_op(made, event, edit.fields))
                 except InputError as error:
-                    if made.verb != event.verb:
+                    if made.verb != event.verb and ": it is for " not in error.what:
                         error.what += f"; set keeps the other fields of the {event.verb}: say them too, or drop it " \
                                       f"and insert a {made.verb}"
                     raise

@@ -14,7 +14,7 @@ from placealg.cases.case import read_case
 from placealg.cost.flop import flop
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
-from placealg.models.transformer import Style, gpt
+from placealg.models.transformer import Style, gpt, mla
 from placealg.prover.examine import examine
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.checker import accepts
@@ -27,7 +27,7 @@ from placealg.strategy.file import parse_strategy_file
 ALL = '[tokens]\nweights = true\ndocuments = true\npositions = "data"\n'
 MEAN = '[loss]\npreset = "token_mean"\nper = "{}"\n'
 MODELS = {"gpt": gpt, "flash": lambda: gpt(Style(flash=True)), "llama": lambda: resolve_model("llama-3-8b"),
-          "sinks": lambda: gpt(Style(grouped=True, rotary=True, sinks=True, window="w", flash=True)), "mla": pa.mla,
+          "sinks": lambda: gpt(Style(grouped=True, rotary=True, sinks=True, window="w", flash=True)), "mla": mla,
           "rotary": lambda: gpt(Style(rotary=True, positions="none"))}
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from placealg.errors import InputError, nearest, need, shown
 from placealg.frozen import FrozenMap
+from placealg.placement import Kind
+from placealg.step.effects import effect_of
 from placealg.step.event import Phase, phase_order
 from placealg.step.event_fields import FIELDS, default_event, holders, read_fields, with_fields
 from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
@@ -300,8 +302,10 @@ class _Draft:
 
 def _without_op(event: Event, before: Event, said: Mapping[str, Any]) -> Event:
     """An event of another verb than before, without the operator that it had where the new verb sums nothing."""
-    summed = event.effect.sums or event.verb == "accumulate"
-    return event if "op" in said or event.verb == before.verb or summed else replace(event, op="")
+    effect = effect_of(event.verb, event.value, event.kind, event.source == Kind.P.value)
+    if "op" in said or event.verb == before.verb or effect is None:  # a verb that does not apply is told as that
+        return event
+    return event if effect.sums or event.verb == "accumulate" else replace(event, op="")
 
 
 _RULE = Rule("edit", "written by an edit")

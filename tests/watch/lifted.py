@@ -112,7 +112,7 @@ def spoiled(job: tuple[str, int], rank: int) -> Any:
                     system.step(TrafficCounter(), data)
             ends.append({n: part_of(p).detach().clone() for part in (
                 watched(system) if isinstance(watched(system), list) else [watched(system)])
-                for n, p in part.named_parameters()})
+                for n, p in part.named_parameters() if not n.endswith("attn.k.bias")})  # its gradient is rounding
         size = max(float(v.abs().max()) for v in ends[0].values() if v.numel())
         away = max(float((ends[0][n] - v).abs().nan_to_num(1e9).max()) for n, v in ends[1].items() if v.numel())
         return followed.trace, away / size, spoiler.what

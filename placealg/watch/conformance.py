@@ -125,7 +125,8 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
         if seen.lifted is not None and seen.lifted.verdict == DIFFERS:
             return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
                                "recorded: it is in what ops compute", **said)
-        lost = comparison.unseen or (seen.lifted is not None and seen.lifted.verdict == UNSEEN)
+        unfollowed = seen.lifted is not None and seen.lifted.verdict == UNSEEN and not comparison.measured.good
+        lost = comparison.unseen or unfollowed
         return Conformance(verdict=UNSEEN if lost else CONFORMS, **said)
     tables = _tables(comparison.differences)
     if tables:

@@ -60,7 +60,7 @@ def traced(reference: Reference, followed: Followed) -> Trace:
 
 
 def optimizer_of(followed: Followed, model: nn.Module) -> Any:
-    """An optimizer like the run's, on the reference's parameters: with its groups, where it trains parameters."""
+    """An optimizer like the run's, on all of the reference's parameters, with its groups."""
     made: Any = followed.optimizer
     if made is None:
         raise ValueError("the run has no optimizer")
@@ -69,7 +69,6 @@ def optimizer_of(followed: Followed, model: nn.Module) -> Any:
         names = [followed.labels[id(p)] for p in group["params"] if id(p) in followed.labels]
         options = {k: v for k, v in group.items() if k in made.defaults}
         groups.append({"params": [named[n] for n in names if n in named], **options})
-    if not any(g["params"] for g in groups):
-        groups = [{"params": list(named.values()),
-                   **{k: v for k, v in made.param_groups[0].items() if k in made.defaults}}]
+    taken = {id(p) for g in groups for p in g["params"]}  # what this rank does not hold is trained as what it does
+    groups[0]["params"] += [p for p in named.values() if id(p) not in taken and p.requires_grad]
     return type(made)(groups, **made.defaults)

@@ -154,7 +154,7 @@ def _lifted(seen: Seen, width: int) -> list[Line]:
         return prose(f"run again in exact numbers: all {found.elements} elements of parameters and of what the "
                      f"optimizer keeps end as on a single device, {found.beside}", width)
     lines = prose(f"run again in exact numbers beside a single device, {found.beside}:", width)
-    for text in found.differs[:_MOST] if found.verdict == DIFFERS else found.unseen[:_MOST]:
+    for text in (*found.differs[:_MOST], *(f"not followed: {text}" for text in found.unseen[:_MOST])):
         lines += indent(prose(text, width - 2, hang=2))
     return lines
 

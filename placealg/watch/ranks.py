@@ -28,6 +28,9 @@ ENDED = 77
 ALONE = "alone.trace"
 """The file of what the single device did."""
 
+ALIKE = "alike"
+"""The file that stands for ranks whose loaders gave all of them the same."""
+
 
 _ERROR = re.compile(r"placealg: |[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
@@ -94,7 +97,8 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
     traces = [pickle.loads((folder / f"{k}.trace").read_bytes()) for k in range(seen.world)]
     own = pickle.loads((folder / ALONE).read_bytes())
     given = all((folder / f"{k}.batches").is_file() for k in range(seen.world))
-    beside = "the script at a world of one" + (", which reads what the ranks read" if given else "")
+    beside = "the script at a world of one" + (", which reads what the ranks read" if given else "") + (
+        ", all of them the same" if (folder / ALIKE).is_file() else "")
     return lifted(seen, traces, own, beside, given)
 
 

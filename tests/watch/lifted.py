@@ -33,11 +33,10 @@ def traced(name: str, _rank: int = 0) -> Any:
     from placealg.watch.recorder.trace import tracing
 
     try:
-        system, mesh, data = made(EVERY[name])
+        system, _, data = made(EVERY[name])
         system.step(TrafficCounter(), data)
         models = watched(system)
-        at = dict(zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True)) if mesh is not None else {}
-        with tracing(models, at) as followed:
+        with tracing(models) as followed:
             system.step(TrafficCounter(), data)
         return followed.trace
     except Exception as error:  # told to the parent
@@ -94,7 +93,7 @@ def spoiled(job: tuple[str, int], rank: int) -> Any:
     try:
         ends = []
         for wrong in (False, True):
-            system, mesh, data = made(EVERY[name])
+            system, _, data = made(EVERY[name])
             system.step(TrafficCounter(), data)
             if not wrong:
                 counted = Spoiler(-1, "")
@@ -107,8 +106,7 @@ def spoiled(job: tuple[str, int], rank: int) -> Any:
                 draw = random.Random(seed)  # every rank draws alike
             else:
                 models = watched(system)
-                at = dict(zip(mesh.mesh_dim_names, mesh.get_coordinate(), strict=True))
-                with tracing(models, at) as followed, spoiler:
+                with tracing(models) as followed, spoiler:
                     system.step(TrafficCounter(), data)
             ends.append({n: part_of(p).detach().clone() for part in (
                 watched(system) if isinstance(watched(system), list) else [watched(system)])

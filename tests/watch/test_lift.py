@@ -17,7 +17,7 @@ from placealg.watch.lift.explain import summary
 from placealg.watch.lift.field import PRIMES, UNKNOWN, Field, told
 from placealg.watch.lift.judge import CONFORMS, DIFFERS, UNSEEN, Judgement, judge
 from placealg.watch.lift.tokens import same_tokens
-from placealg.watch.lift.trace import Group, Held, Op, Place, Trace, Word
+from placealg.watch.lift.trace import READ, Group, Held, Op, Place, Trace, Word
 
 FIELD = Field(PRIMES[0])
 ELEMENT = st.integers(1, min(PRIMES) - 1)
@@ -124,7 +124,7 @@ def held(numbers: Any = (0.25, 0.5, 0.75)) -> Held:
 
 def step(rank: int, rows: tuple[float, ...], ops: Callable[[list[Op]], list[Op]] = lambda ops: ops) -> Trace:
     """A rank whose gradient is the mean of some rows times the weights squared; rows stand for tokens."""
-    trace = Trace(rank, {"dp": rank})
+    trace = Trace(rank, begun=20)
     trace.named["w"], trace.final["w"] = held(), held()
     trace.leaf[X] = 4, np.array([v for row in rows for v in (row,) * SIZE], np.float32)
     made = [Op("aten::zeros", {}, at(G), (), "")]
@@ -240,6 +240,60 @@ def test_a_number_that_was_read_is_unseen_where_it_may_be_in_what_follows() -> N
     assert of_ranks(read(0.5)).verdict == DIFFERS and of_ranks(read(1.0)).verdict == CONFORMS
 
 
+def python_reads(ops: list[Op]) -> list[Op]:
+    """Python reads a gradient's memory, and a number follows that may be made of it."""
+    return [*ops[:-1], Op(READ, {"self": at(G)}, None, (), "train.py:8", number=np.array([0.1, 0.2, 0.3], np.float32)),
+            Op("aten::mul_", {"self": at(G), "other": 0.37182812345}, at(G), ("self",), "train.py:9"), ops[-1]]
+
+
+def test_memory_that_python_reads_is_a_number_that_was_read() -> None:
+    assert of_ranks(python_reads).verdict == UNSEEN
+
+
+@pytest.mark.parametrize(("phase", "verdict"), [("between", CONFORMS), ("forward", UNSEEN)])
+def test_random_numbers_are_data_outside_of_modules_alone(phase: str, verdict: str) -> None:
+    """A row that is drawn is as good as one that was there; what modules draw, nobody knows, nor what it steers."""
+    def drawn(ops: list[Op]) -> list[Op]:
+        row = Place(X, 0, (SIZE,), (1,), "float32", 4)
+        values = np.full(SIZE, ROWS[1][0], np.float32)
+        return [Op("aten::normal_", {"self": row}, row, ("self",), "train.py:0", phase=phase, drawn=(values, values)),
+                *ops]
+    assert of_ranks(drawn).verdict == verdict
+
+
+def test_truth_values_that_random_numbers_made_steer_by_chance() -> None:
+    def masked(ops: list[Op]) -> list[Op]:
+        held = np.array([True, False, True])
+        chance, mask = at(12), Place(13, 0, (SIZE,), (1,), "bool", 1)
+        drawn = (np.ones(SIZE, np.float32),)
+        return [Op("aten::rand", {"size": (SIZE,)}, chance, (), "", phase="forward", drawn=drawn),
+                Op("aten::gt", {"self": chance, "other": 0.5}, mask, (), "", phase="forward"), *ops[:-1],
+                Op("aten::where", {"condition": mask._replace(held=held), "self": at(G), "other": at(G)}, at(G),
+                   ("self",), ""), ops[-1]]
+    assert of_ranks(masked).verdict == UNSEEN
+
+
+@pytest.mark.parametrize(("number", "begun", "verdict"), [(0.73218934, 0, UNSEEN), (0.73218934, 20, DIFFERS),
+                                                          (0.5, 0, DIFFERS)])
+def test_numbers_that_no_op_made_inside_the_step_are_unknown(number: float, begun: int, verdict: str) -> None:
+    """A storage that is first met inside the step, of which the single device has no number, may come from anywhere."""
+    ranks = [step(r, ROWS[r]) for r in range(RANKS)]
+    for trace in ranks:
+        trace.begun = begun
+        trace.leaf[15] = 4, np.full(SIZE, number, np.float32)
+    ranks[1].ops.insert(-1, Op("aten::mul_", {"self": at(G), "other": at(15)}, at(G), ("self",), "train.py:9"))
+    assert judge(ranks, step(-1, (17.0, 7.0, 13.0, 11.0))).verdict == verdict
+
+
+def test_what_has_no_place_on_the_single_device_is_unknown() -> None:
+    ranks = [step(r, ROWS[r]) for r in range(RANKS)]
+    for trace in ranks:
+        trace.named["b"] = replace(held(), place=at(16))
+        trace.ops.insert(-1, Op("aten::add_", {"self": at(G), "other": at(16)}, at(G), ("self",), "train.py:9"))
+    told = judge(ranks, step(-1, (17.0, 7.0, 13.0, 11.0)))
+    assert told.verdict == UNSEEN and not told.differs
+
+
 def test_ranks_that_start_apart_differ() -> None:
     ranks = [step(r, (2.0,)) for r in range(RANKS)]
     ranks[1].named["w"] = held((0.25, 0.5, 0.7))
@@ -250,7 +304,7 @@ def test_ranks_that_start_apart_differ() -> None:
 def test_tokens_of_all_ranks_are_those_of_the_single_device() -> None:
     def reads(*rows: list[int]) -> Trace:
         place = Place(7, 0, (len(rows), len(rows[0])), (len(rows[0]), 1), "int64", 8, np.array(rows))
-        return Trace(0, {}, [Op("aten::embedding", {"indices": place}, at(8), (), "", phase="forward")])
+        return Trace(0, [Op("aten::embedding", {"indices": place}, at(8), (), "", phase="forward")])
     assert same_tokens([reads([1, 2]), reads([3, 4])], reads([3, 4], [1, 2]))
     assert not same_tokens([reads([1, 2]), reads([3, 4])], reads([1, 2]))
     assert not same_tokens([reads([1, 2]), reads([3, 5])], reads([3, 4], [1, 2]))

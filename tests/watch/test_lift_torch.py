@@ -57,9 +57,36 @@ def test_wrong_steps_do_not(name: str) -> None:
     assert told.verdict in (DIFFERS, CONFORMS) or name == "by hand: not waited for"
 
 
+@pytest.mark.parametrize("when", ["first", "last"])
+def test_memory_that_is_written_behind_the_dispatcher_is_told(when: str) -> None:
+    """Also where no op has touched it yet, and where it is as it was when the step ends."""
+    import torch
+
+    from placealg.watch.recorder.trace import tracing
+
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with tracing(model) as followed:
+        if when == "first":
+            model.weight.detach().numpy()[:] *= 2
+        model(torch.ones(1, 3)).sum().backward()
+        if when == "first":
+            model.weight.detach().numpy()[:] /= 2
+        optimizer.step()
+        if when == "last":
+            model.weight.detach().numpy()[:] *= 2
+    assert any("behind" in what for what in followed.trace.unseen)
+    with tracing(model) as followed:
+        optimizer.zero_grad()
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    assert not followed.trace.unseen
+
+
 SCRIPTS: Mapping[str, tuple[str, int]] = {
     "loader.py": (CONFORMS, 0), "loader.py --times": (DIFFERS, 1), "loader.py --turned": (DIFFERS, 1),
-    "loader.py --own": (DIFFERS, 1), "dropout.py": (CONFORMS, 0), "dropout.py --again": (CONFORMS, 0),
+    "loader.py --own": (DIFFERS, 1), "loader.py --same": (CONFORMS, 0),
+    "dropout.py": (CONFORMS, 0), "dropout.py --again": (CONFORMS, 0),
     "dropout.py --again --lost": (DIFFERS, 1),
 }
 """Scripts as people write them, of models that no table knows, and what the first command says of them."""
@@ -73,6 +100,7 @@ def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[
     told = json.loads(got.out)
     assert (told["verdict"], got.code) == SCRIPTS[words], told["single_device"]
     assert bool(told["single_device"]["differs"]) is (told["verdict"] == DIFFERS)
+    assert ("all of them the same" in told["single_device"]["beside"]) is ("--same" in words)
 
 
 def test_a_script_that_reads_other_tokens_alone_has_no_single_device(placealg: Callable[..., Outcome]) -> None:

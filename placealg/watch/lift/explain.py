@@ -66,7 +66,7 @@ def first_foreign(told: Judgement, phases: Sequence[str] = ("forward", "backward
     by = [np.array(field.fraction(q)) for q in (Fraction(1), *sorted(
         coefficients(told.sizes), key=lambda q: (q < 0, q.numerator + q.denominator)))]
     shapes = {h.place.size for r in told.runs for h in r.trace.named.values()}
-    groups = {tuple(q for q in group) for r in told.runs for group in groups_of(r.trace)}
+    groups = {group for r in told.runs for group in groups_of(r.trace)}
     for phase in phases:
         for one in told.runs:
             for k, value in enumerate(one.values):
@@ -120,9 +120,7 @@ def summary(told: Judgement, again: Judgement | None) -> list[str]:
     for what, labels in by_what.items():
         ranks = sorted(set().union(*labels.values()) - {-1})
         on = f" on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else ""
-        names = [n for n in labels if n]
-        more = f" and {len(names) - 1} more tensors" if len(names) > 1 else ""
-        found.append(f"{names[0]}{more}: {what}{on}" if names else what)
+        found.append(f"{several([n for n in labels if n], ' tensors')}{what}{on}")
     if again is None:
         return found
     foreign = first_foreign(again)
@@ -133,11 +131,16 @@ def summary(told: Judgement, again: Judgement | None) -> list[str]:
     read: dict[str, list[str]] = {}
     for name, rank, how in gradients(again):
         read.setdefault(how, []).append(f"{name} on rank {rank}")
-    found += [f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {how}"
-              for how, names in read.items()]
-    if not read and not foreign and told.differs:
+    found += [f"{several(names)}{how}" for how, names in read.items()]
+    if not read and not foreign and any(not f.what.startswith(BEGAN) for f in told.differs):
         found.append("gradients are the single device's as the optimizer reads them: the update is not")
     return found
 
 
-__all__ = ["first_foreign", "gradients", "summary"]
+def several(names: Sequence[str], kind: str = "") -> str:
+    """What a sentence is of: its first name, and how many more there are; "" of none.
+
+    >>> several(["a", "b", "c"], " tensors"), several(["a"]), several([])
+    ('a and 2 more tensors: ', 'a: ', '')
+    """
+    return f"{names[0]}{f' and {len(names) - 1} more{kind}' if len(names) > 1 else ''}: " if names else ""

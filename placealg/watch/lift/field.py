@@ -11,7 +11,7 @@ They are kept by value: `Field` remembers of what a value is the root, the logar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -124,6 +124,12 @@ class Field:
                 root = int(self.root(np.array([self.fraction(square)], np.int64))[0])
                 return root if value > 0 else self.prime - root
         return self.fraction(Fraction(Decimal(text)))
+
+    def written(self, value: float, kind: str) -> bool:
+        """Whether a number is one that somebody has written: short in digits, or a fraction with a small denominator."""
+        text, most = (repr(value), SHORT) if kind == "float64" else (str(np.float32(value)), SHORT - 3)
+        near = fraction_of(value, kind)
+        return abs(value) >= ENDLESS or len(text) <= most or (near is not None and near.denominator <= SMALLEST)
 
     def fraction(self, q: Fraction) -> int:
         """A fraction as an element."""
@@ -286,15 +292,14 @@ class Field:
         """The exponential: of x - m, where m is a maximum, it is that of x over that of m."""
         made = self.oracle("exp", x)
         made = np.array(np.where(plain(x) == self.minus_infinity, 0, np.where(plain(x) == 0, 1, made)))
-        if isinstance(x, Told) and self._each_known(plain(x), made, self.exp_of, self._exp_again):
+        if isinstance(x, Told) and self._each_known(plain(x), made, self.exp_of, self.shifted):
             return told(made)
         return made
 
-    def _exp_again(self, a: int, m: int) -> int:
-        return self.shifted(a, m) if m else a
-
     def shifted(self, a: int, m: int) -> int:
-        """The product a exp(m), where m is a sum of maxima; it is remembered as that."""
+        """The product a exp(m), where m is 0 or a sum of maxima; it is remembered as that."""
+        if not m:
+            return a
         value = a * int(self.oracle("exp of a shift", np.array([m], np.int64))[0]) % self.prime
         self.shift_of[value] = a, m
         return value
@@ -408,7 +413,7 @@ class Field:
             if values[k] > 0:
                 (s, m), (t, n) = self.shift_of[v] if knows else (v, 0), self.shift_of[w] if knows_too else (w, 0)
                 s, m = s * self._to(t, sign) % self.prime, (m + sign * n) % self.prime
-                values[k] = s if not m else self.shifted(s, m)
+                values[k] = self.shifted(s, m)
         made[hit] = values
         return told(made)
 
@@ -451,6 +456,9 @@ class Field:
 MANY = 256
 """From how many different numbers on a tensor is a table."""
 
+SMALLEST = 256
+"""The largest denominator that is small: most numbers in four bytes are near some fraction with one up to 8,192."""
+
 SHORT = 10
 """How many characters a number has at most that somebody has written."""
 
@@ -469,8 +477,3 @@ def fraction_of(value: float, kind: str = "float64") -> Fraction | None:
         return near if close and bool(near) == bool(value) else None
     exact = np.float32 if kind != "float16" else np.float16
     return near if exact(float(near)) == exact(value) and bool(near) == bool(value) else None
-
-
-def first_unequal(x: Array, y: Array) -> Sequence[int]:
-    """The places where two arrays differ, both known."""
-    return np.flatnonzero((x != y) & (x >= 0) & (y >= 0)).tolist()

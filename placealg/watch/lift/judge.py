@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,14 +53,14 @@ def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES,
 def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) -> Judgement:
     starts = Starts(single, ranks, numbers)
     named = [starts.values(t) for t in ranks]
-    runs, stuck = run(ranks, named, numbers, keep)
-    (alone,), _ = run([single], [starts.values(single)], numbers, keep)
+    tables = np.unique(np.concatenate([np.zeros(1), *(v.astype(np.float64) for _, v in single.leaf.values())]))
+    runs, stuck = run(ranks, named, numbers, tables, keep)
+    (alone,), _ = run([single], [starts.values(single)], numbers, tables, keep)
     sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()
                           if isinstance(v, Group)} - {1}))
     told = Judgement(CONFORMS, runs=runs, single=alone, starts=starts, sizes=sizes)
-    random = any(r.memory.masks for r in (*runs, alone))  # an earlier step was another one as well
+    random = any(r.memory.masks or r.memory.chancy for r in (*runs, alone))  # an earlier step was another one, too
     told.differs.extend([*starts.differs, *([] if random else starts.compare())])
-    told.unseen.extend(starts.unseen)
     if stuck:
         told.unseen.append(Finding(f"ranks wait for each other: {stuck}"))
     for one in (*runs, alone):
@@ -134,7 +134,7 @@ def steered(one: Run, single: Trace) -> list[Finding]:
     if not one.read:
         return []
     own = set(numbers_in(single.ops))
-    first = min(at for at, _ in one.read.values())
+    first = min(one.read.values())
     found = [n for n in numbers_in(one.trace.ops[first:]) if n not in own]
     if not found:
         return []
@@ -159,11 +159,11 @@ class Starts:
         self.single, self.field = single, numbers
         self.parameters = {k for k in single.named if not any(k != p and k.startswith(f"{p}.") for p in single.named)}
         self.differs: list[Finding] = []
-        self.unseen: list[Finding] = []
         halved = any(p.dtype in ("bfloat16", "float16") for t in (single, *ranks) for op in t.ops for p in op.written)
         self.tolerance = HALVED if halved else TOLERANCE
-        self.alike = True
-        """Whether the single device began with the numbers of the run."""
+        sizes = {name: size for name, (_, _, size) in single.gradients.items()}
+        self.still = {n for n, size in sizes.items() if size < 1e-5 * max(sizes.values())}
+        """Parameters whose gradient is rounding alone, of which an optimizer may make any number."""
         self.scales: dict[str, float] = {}
         self.numbers: dict[str, Array] = {}
         self.places: dict[tuple[int, str], Array | None] = {}
@@ -182,13 +182,12 @@ class Starts:
         found = {}
         for own, held in trace.named.items():
             label = self.label(own)
-            if label not in self.single.named:
-                continue
             if is_count(label):
                 found[own] = self.field.numbers_of(held.start, "float32")
                 continue
-            where = self.where(trace, own)
-            if where is None:
+            where = self.where(trace, own) if label in self.single.named else None
+            if where is None:  # it has no place on the single device
+                found[own] = np.full(held.place.shape, UNKNOWN, np.int64)
                 continue
             made = self.field.leaf(label, where)
             off = self.apart(label, held, where)
@@ -219,7 +218,6 @@ class Starts:
             off[label] = int((np.abs(want - mine) > self.tolerance * size).sum()), want.size
         weights = [off[k] for k in off if k in self.parameters]
         if 2 * sum(n for n, _ in weights) > sum(size for _, size in weights):
-            self.alike = False
             return []
         return [Finding(f"{BEGAN} the single device", k, count=n, of=size)
                 for k, (n, size) in off.items() if n > size // 2 or (n and k in self.parameters)]
@@ -241,10 +239,8 @@ class Starts:
         return first if first in trace.named else ""
 
     def noise(self, label: str) -> bool:
-        """Whether a parameter's gradient is rounding alone, of which an optimizer may make any number."""
-        sizes = {name: size for name, (_, _, size) in self.single.gradients.items()}
-        own = next((size for name, size in sizes.items() if label == name or label.startswith(f"{name}.")), None)
-        return own is not None and own < 1e-5 * max(sizes.values())
+        """Whether a tensor is such a parameter, or what an optimizer keeps of one."""
+        return any(label == name or label.startswith(f"{name}.") for name in self.still)
 
     def scale(self, label: str) -> float:
         """The largest number among all tensors of a kind."""
@@ -277,7 +273,6 @@ BEGAN = "began the step with other numbers than"
 
 TOLERANCE = 1e-3
 """By how much of a tensor's largest number two runs may start apart."""
-
 
 HALVED = 0.1
 """The same where anything is computed in two bytes."""
@@ -329,6 +324,3 @@ def _rows(rows: Any, parts: Any, limit: float) -> Array | None:
             return None
         chosen.append(int(away.argmin()))
     return np.array(chosen) if len(set(chosen)) == len(chosen) else None
-
-
-__all__ = ["CONFORMS", "DIFFERS", "UNSEEN", "Finding", "Judgement", "Mapping", "judge"]

@@ -15,8 +15,10 @@ from placealg.watch.lift.trace import Held, Place, Trace
 class Memory:
     """What every storage of a rank holds, as the ops that ran have left it."""
 
-    def __init__(self, field: Field, trace: Trace):
-        self.field, self.leaves = field, trace.leaf
+    def __init__(self, field: Field, trace: Trace, tables: Any):
+        self.field, self.leaves, self.begun, self.tables = field, trace.leaf, trace.begun, tables
+        self.unseen: dict[str, str] = {}
+        """What could not be followed -> its line."""
         self.stores: dict[int, tuple[int, Array]] = {}
         self.named: set[int] = set()
         self.told: set[int] = set()
@@ -48,12 +50,25 @@ class Memory:
         return held
 
     def _leaf(self, place: Place) -> tuple[int, Array]:
-        """A storage that no op has written: the numbers that it held, if it was there before the step."""
+        """A storage that no op has written: the numbers that it held, if it was there before the step.
+
+        What is met first inside the step may have been made there by what no op tells: of its numbers those are known
+        that the single device has met as well, and such as somebody has written.
+        """
         found = self.leaves.get(place.store)
-        if found is None or (place.store in self.named and found[1].size > MANY):
+        if found is None or place.store in self.named:
             return place.item, self.field.zeros((0,))
-        kind = "float64" if found[1].dtype == np.float64 else "float32"
-        return found[0], self.field.numbers_of(found[1], kind)
+        item, numbers = found
+        kind = "float64" if numbers.dtype == np.float64 else "float32"
+        made = self.field.numbers_of(numbers, kind)
+        if place.store >= self.begun:
+            each, places = np.unique(numbers, return_inverse=True)
+            odd = ~np.isin(each, self.tables)
+            odd[odd] = [not self.field.written(float(v), kind) for v in each[odd]]
+            if odd.any():
+                self.unseen.setdefault("numbers that no op has made, and that the single device has not met", "")
+                made = np.where(odd[places].reshape(made.shape), UNKNOWN, made)
+        return item, made
 
     def view(self, place: Place) -> Array:
         """The elements of a place, as a view of its storage."""
@@ -83,10 +98,6 @@ class Memory:
         if isinstance(value, Told):
             self.told.add(place.store)
         self.random.pop(place.store, None)
-
-
-MANY = 64
-"""Of a storage with as many numbers that named tensors stand in, what they leave is not known."""
 
 
 def _regrained(held: Array, item: int, new: int) -> Array:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from placealg.watch.lift.field import UNKNOWN, Array, Field, Told, told
 from placealg.watch.lift.memory import Memory
-from placealg.watch.lift.messages import SILENT, SPACES, Message, communicates, message_of
+from placealg.watch.lift.messages import Message, communicates, message_of
 from placealg.watch.lift.rules import RULES, Call, Chance, listed, moves
-from placealg.watch.lift.trace import Held, Op, Place, Trace
+from placealg.watch.lift.trace import READ, Held, Op, Place, Trace
 
 
 class Value(NamedTuple):
@@ -31,10 +31,21 @@ class Run:
     memory: Memory
     at: int = 0
     values: list[Value] = field(default_factory=list)
-    unseen: dict[str, str] = field(default_factory=dict)
     pending: dict[int, int] = field(default_factory=dict)
-    read: dict[str, tuple[int, str]] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+    """Line where a number was read from a tensor -> the op before which it was first."""
     gradients: dict[str, Array | None] = field(default_factory=dict)
+    due: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Op -> the gradients that the optimizer reads before it."""
+
+    def __post_init__(self) -> None:
+        for name, (before, _, _) in self.trace.gradients.items():
+            self.due[before].append(name)
+
+    @property
+    def unseen(self) -> dict[str, str]:
+        """What could not be followed -> its line."""
+        return self.memory.unseen
 
     @property
     def rank(self) -> int:
@@ -46,13 +57,14 @@ class Run:
         return np.array(self.memory.view(held.place))
 
 
-def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers: Field, keep: bool = False
-        ) -> tuple[list[Run], str]:
+def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers: Field, tables: Any,
+        keep: bool = False) -> tuple[list[Run], str]:
     """Run all ranks again: (what each did; where they wait for each other for ever, "" if nowhere).
 
-    `values` are the unknowns of each rank's named tensors; with `keep` every value that is computed is kept.
+    `values` are the unknowns of each rank's named tensors, `tables` the numbers that the single device has met; with
+    `keep` every value that is computed is kept.
     """
-    runs = [Run(t, Memory(numbers, t)) for t in traces]
+    runs = [Run(t, Memory(numbers, t, tables)) for t in traces]
     for one, named in zip(runs, values, strict=True):
         one.memory.name({k: h for k, h in one.trace.named.items() if k in named}, named)
     world = World({r.rank: r for r in runs}, numbers, keep)
@@ -68,7 +80,8 @@ def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers:
         for store in one.pending:
             if store in one.memory.stores:
                 one.memory.stores[store][1].fill(UNKNOWN)
-        world.read_gradients(one, len(one.trace.ops))
+        for at in [at for at in one.due if at >= one.at]:
+            world.read_gradients(one, at)
     return runs, ", ".join(stuck)
 
 
@@ -85,9 +98,10 @@ class World:
     def step(self, one: Run) -> bool:
         """Run the next op of a rank; False if it waits for others."""
         op = one.trace.ops[one.at]
-        due = (g for before, g, _ in one.trace.gradients.values() if g is not None and before == one.at)
-        if one.pending and any(p.store in one.pending for p in (*op.read, *op.written, *due)):
-            return False
+        if one.pending:
+            due = (g for g in (one.trace.gradients[n][1] for n in one.due.get(one.at, ())) if g is not None)
+            if any(p.store in one.pending for p in (*op.read, *op.written, *due)):
+                return False
         self.read_gradients(one, one.at)
         self.apply(one, op)
         one.at += 1
@@ -95,9 +109,9 @@ class World:
 
     def read_gradients(self, one: Run, at: int) -> None:
         """Keep what the optimizer reads before the op with a number."""
-        for name, (before, place, _) in one.trace.gradients.items():
-            if before <= at and name not in one.gradients:
-                one.gradients[name] = None if place is None else np.array(one.memory.get(place))
+        for name in one.due.get(at, ()):
+            place = one.trace.gradients[name][1]
+            one.gradients[name] = None if place is None else np.array(one.memory.get(place))
 
     def apply(self, one: Run, op: Op) -> None:
         """Do to a rank's memory what an op does."""
@@ -107,16 +121,14 @@ class World:
         if communicates(op):
             self.communicate(one, op)
             return
-        if op.name == "aten::_local_scalar_dense":
+        if op.name in (READ, "aten::_local_scalar_dense"):
             self.read_number(one, op)
             return
         written = list(op.written)
         if not written:
             return
         if not any(p.floating or p.dtype == "uint8" for p in written):
-            chance = one.memory.chancy | set(one.memory.random)
-            chances = op.drawn and op.name not in COUNTED and op.phase != "between"  # there it is data
-            if chances or any(p.store in chance for p in op.read):
+            if chances(op) or any(p.store in one.memory.chancy or p.store in one.memory.random for p in op.read):
                 one.memory.chancy.update(p.store for p in written)
             return
         drawn = self.carried(one, op, written)
@@ -153,7 +165,7 @@ class World:
             if op.drawn and op.name == "aten::bernoulli_":
                 return [np.ones(p.shape, np.int64) for p in written]
             if op.drawn and op.name not in COUNTED:
-                return self.drew(one, op, call)
+                return self.drew(one, op, call, written)
             if name.startswith("_foreach_"):
                 values = listed(name, call)
             elif name in RULES:
@@ -182,18 +194,21 @@ class World:
         return None if parts[0] is None or parts[1] is None else [
             np.stack(pair, -1) for pair in zip(*parts, strict=True)]
 
-    def drew(self, one: Run, op: Op, call: Call) -> Sequence[Array]:
-        """Random numbers: what is made of them is told apart from nothing else."""
+    def drew(self, one: Run, op: Op, call: Call, written: Sequence[Place]) -> Sequence[Array]:
+        """Random numbers: outside modules they are data, inside nothing is known of them, nor of what they steer."""
+        if not chances(op):
+            return [self.field.numbers_of(d, p.dtype) for d, p in zip(op.drawn, written, strict=False)]
         one.unseen.setdefault(f"random numbers of {op.name}", op.line)
+        one.memory.chancy.update(p.store for p in written)
         return call.unknown()
 
     def read_number(self, one: Run, op: Op) -> None:
-        """A number that is read from a tensor: told where it is not the number that it is known to be."""
+        """Numbers that are read from a tensor: told where they are not the numbers that they are known to be."""
         place = next(iter(op.read))
-        if place.floating and isinstance(op.number, float):
-            value = int(one.memory.get(place).ravel()[0])
-            if value != self.field.number(op.number, place.dtype):
-                one.read.setdefault(op.line or op.name, (one.at, op.name))
+        if place.floating and op.number is not None:
+            known = self.field.numbers_of(np.asarray(op.number), place.dtype)
+            if not np.array_equal(one.memory.get(place).reshape(known.shape), known):
+                one.read.setdefault(op.line or op.name, one.at)
 
     def communicate(self, one: Run, op: Op) -> None:
         """Begin a collective, or a message; the last rank that comes ends it."""
@@ -258,4 +273,7 @@ class World:
 COUNTED = ("aten::arange", "aten::linspace")
 """Ops whose numbers are recorded because they are made of numbers alone."""
 
-__all__ = ["SILENT", "SPACES", "Run", "Value", "World", "run"]
+
+def chances(op: Op) -> bool:
+    """Whether an op draws random numbers inside modules: outside of them they are data, as a loader's order is."""
+    return bool(op.drawn) and op.name not in COUNTED and op.phase != "between"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from placealg.watch.lift.explain import summary
+from placealg.watch.lift.explain import several, summary
 from placealg.watch.lift.field import PRIMES
 from placealg.watch.lift.judge import DIFFERS, Finding, judge
 from placealg.watch.lift.tokens import same_tokens
@@ -43,6 +43,4 @@ def _said(findings: Sequence[Finding]) -> list[str]:
     every: dict[str, dict[str, None]] = {}
     for finding in findings:
         every.setdefault(finding.what, {}).setdefault(finding.label, None)
-    return [what if not any(labels) else f"{next(n for n in labels if n)}"
-            f"{f' and {len(labels) - 1} more tensors' if len(labels) > 1 else ''}: {what}"
-            for what, labels in every.items()]
+    return [f"{several([n for n in labels if n], ' tensors')}{what}" for what, labels in every.items()]

@@ -40,6 +40,10 @@ class Place(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64))
 
 
+READ = "python::read"
+"""What stands for an op where Python reads a tensor's memory."""
+
+
 class Group(NamedTuple):
     """The ranks of a process group."""
 
@@ -57,6 +61,7 @@ class Op:
     """One op: its name, its arguments by name, what it returned, which arguments it wrote.
 
     `drawn` are the numbers that it drew, if it draws; `line` the script's line, in backward that of the forward op.
+    `lost` are storages whose memory was given back before it, `number` what Python read from a tensor.
     """
 
     name: str
@@ -64,7 +69,6 @@ class Op:
     made: Any
     writes: tuple[str, ...]
     line: str
-    module: str = ""
     phase: str = ""
     drawn: tuple[Array, ...] = ()
     lost: tuple[int, ...] = ()
@@ -100,13 +104,12 @@ class Trace:
     """What one rank did in a step, in order; `leaf` are the numbers that storages held when they were first met.
 
     `named` are parameters, and what optimizers keep, as the step began; `final` where they stood when it ended, and
-    `gradients` what the optimizer read, with the number of the op before which it did, and
-    the largest number in it. `tied` are further names of a parameter. `lost` says why a trace
-    cannot be run again.
+    `gradients` what the optimizer read, with the number of the op before which it did, and the largest number in it.
+    `tied` are further names of a parameter. Of the storages the first `begun` were known when the step began. `lost`
+    says why a trace cannot be run again.
     """
 
     rank: int
-    at: Mapping[str, int]
     ops: list[Op] = field(default_factory=list)
     leaf: dict[int, tuple[int, Array]] = field(default_factory=dict)
     named: dict[str, Held] = field(default_factory=dict)
@@ -114,6 +117,7 @@ class Trace:
     gradients: dict[str, tuple[int, Place | None, float]] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
+    begun: int = 0
     lost: str = ""
 
 

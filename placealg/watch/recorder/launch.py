@@ -26,9 +26,8 @@ from torch.distributed import device_mesh
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from placealg.watch.lift.trace import Trace
-from placealg.watch.ranks import ALONE, ENDED
-from placealg.watch.recorder.batches import kept, replayed, together
-from placealg.watch.recorder.meshes import axes_of_mesh
+from placealg.watch.ranks import ALIKE, ALONE, ENDED
+from placealg.watch.recorder.batches import kept, replayed, same, together
 from placealg.watch.recorder.observe import Observation, observe
 from placealg.watch.recorder.trace import tracing
 
@@ -82,7 +81,7 @@ class Launch:
             if not self.alone:
                 self.block = observe(self.roots, self.mesh, gather=False)
                 self.observation = self.block.__enter__()
-            self.tracing = tracing(self.roots, axes_of_mesh(self.mesh)[2] if not self.alone else {})
+            self.tracing = tracing(self.roots)
             self.trace = self.tracing.__enter__().trace
 
     def finish(self) -> None:
@@ -132,6 +131,8 @@ def main(words: list[str]) -> None:
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     read = [torch.load(file, weights_only=False) for file in sorted(Path(folder).glob("*.batches"))] if alone else []
+    if len(read) > 1 and all(same(batches, read[0]) for batches in read):
+        (Path(folder) / ALIKE).touch()
     with replayed(together(read)) if read else kept(launch.batches), one_device() if alone else nullcontext():
         runpy.run_path(script, run_name="__main__")
     if launch.stepped:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placealg.measure.count import NAMESPACES, tensors
@@ -27,6 +26,7 @@ from placealg.watch.recorder.ops import (
     mutates,
     only_views,
     only_written,
+    phase,
     reads_below,
     user_line,
     wrapper,
@@ -81,9 +81,7 @@ class Recorder(TorchDispatchMode):
     @property
     def phase(self) -> str:
         """Where the step is."""
-        if torch._C._current_graph_task_id() != -1:
-            return "backward"
-        return "update" if self.in_optimizer else "forward" if self.modules else "between"
+        return phase(self.modules, self.in_optimizer)
 
     def module(self) -> str:
         """The module whose op runs, or whose op's backward."""
@@ -99,7 +97,7 @@ class Recorder(TorchDispatchMode):
         if any(wrapper(t) for t in types):
             return NotImplemented
         kwargs = kwargs or {}
-        if any(issubclass(t, FakeTensor) for t in types) or faking():
+        if faking(types):
             return func(*args, **kwargs)
         self._tag()
         if func.namespace in NAMESPACES:

@@ -80,7 +80,7 @@ def observe(model: nn.Module | Sequence[nn.Module], mesh: DeviceMesh | Mapping[s
     observation, began = Observation(), time.process_time()
     watched.begin(recorder)
     observation._again = lambda: watched.begin_again(recorder)
-    with _patched(recorder, watched.models), recorder.hooks.listening(), watched.hooks(recorder), recorder:
+    with listening(recorder, watched.models), recorder.hooks.listening(), watched.hooks(recorder), recorder:
         yield observation
     watched.end(recorder)
     own = watched.rank_seen(recorder, rank, place)
@@ -336,31 +336,23 @@ class Watched:
 
 
 @contextmanager
-def _patched(recorder: Recorder, models: Sequence[nn.Module]) -> Iterator[None]:
-    """Hear which module runs, when a collective is waited for, and when a backward has ended."""
+def listening(listener: Any, models: Sequence[nn.Module]) -> Iterator[None]:
+    """Tell a listener which modules run, by names in `modules`, and when a collective is waited for.
+
+    `waiting` counts the waits that run, `waited` ends one.
+    """
     call, names = nn.Module._call_impl, {}
     for part in models:
         names.update({id(m): plain_name(n) for n, m in part.named_modules()})
 
     def named_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         name = names.get(id(self))
-        recorder.modules.append(name if name is not None else (recorder.modules[-1] if recorder.modules else ""))
+        listener.modules.append(name if name is not None else (listener.modules[-1] if listener.modules else ""))
         try:
             return call(self, *args, **kwargs)
         finally:
-            recorder.modules.pop()
+            listener.modules.pop()
 
-    nn.Module._call_impl = named_call
-    try:
-        with marking_waits(recorder):
-            yield
-    finally:
-        nn.Module._call_impl = call
-
-
-@contextmanager
-def marking_waits(listener: Any) -> Iterator[None]:
-    """Tell a listener when a collective is waited for: `waiting` counts the waits that run, `waited` ends one."""
     def marked(method: Any, waits: bool) -> Any:
         def waited(self: Any, *args: Any, **kwargs: Any) -> Any:
             listener.waiting += waits
@@ -372,11 +364,13 @@ def marking_waits(listener: Any) -> Iterator[None]:
         return waited
 
     methods = [(kind, name, getattr(kind, name)) for kind in _kinds(dist.Work) for name in _WAITS if name in vars(kind)]
+    nn.Module._call_impl = named_call
     for kind, name, method in methods:
         setattr(kind, name, marked(method, name == "wait"))
     try:
         yield
     finally:
+        nn.Module._call_impl = call
         for kind, name, method in methods:
             setattr(kind, name, method)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -34,9 +34,10 @@ def fresh(node: int, tensor: Tensor) -> Region:
             torch.ones(tensor.shape, dtype=torch.float64))
 
 
-def faking() -> bool:
-    """Whether a mode is on under which tensors have no numbers: what runs then is no part of the step."""
-    return any(isinstance(m, FakeTensorMode) for m in _get_current_dispatch_mode_stack())
+def faking(types: Iterable[type]) -> bool:
+    """Whether tensors have no numbers, by their types or by a mode that is on: what runs then is no part of a step."""
+    return any(issubclass(t, FakeTensor) for t in types) or any(
+        isinstance(m, FakeTensorMode) for m in _get_current_dispatch_mode_stack())
 
 
 def distinct(tensors: list[Tensor], seen: set[tuple[int, int, tuple[int, ...]]]) -> Iterator[Tensor]:
@@ -114,6 +115,13 @@ def draws(func: Any, args: Any, kwargs: Any) -> bool:
     given = {a.name: v for v, a in zip(args, func._schema.arguments, strict=False)} | dict(kwargs)
     defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     return all((defaults | given).get(name) != 0 for name in ("dropout_p", "p"))
+
+
+def phase(modules: Sequence[str], updating: int) -> str:
+    """Where a step is, by the modules that run and the optimizers whose step does."""
+    if torch._C._current_graph_task_id() != -1:
+        return "backward"
+    return "update" if updating else "forward" if modules else "between"
 
 
 def user_line() -> str:

@@ -10,16 +10,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from placealg.measure.count import NAMESPACES, tensors
-from placealg.watch.lift.trace import Group, Held, Op, Place, Trace, Word
+from placealg.watch.lift.trace import READ, Group, Held, Op, Place, Trace, Word
 from placealg.watch.recorder.collectives import OPERATORS, SILENT, call_of, work_of
-from placealg.watch.recorder.observe import marking_waits
-from placealg.watch.recorder.ops import draws, faking, only_views, user_line, wrapper, written_by
+from placealg.watch.recorder.observe import listening
+from placealg.watch.recorder.ops import draws, faking, only_views, phase, user_line, wrapper, written_by
 from placealg.watch.recorder.parameters import local, plain_name
 from placealg.watch.recorder.shadows import storage_sum
 
@@ -30,9 +29,9 @@ LARGEST = 4_000_000
 class Tracer(TorchDispatchMode):
     """Keeps every op that runs."""
 
-    def __init__(self, rank: int, at: Mapping[str, int]):
+    def __init__(self, rank: int):
         super().__init__()
-        self.trace = Trace(rank, dict(at))
+        self.trace = Trace(rank)
         self.stores: dict[int, int] = {}
         self.alive: list[Any] = []
         self.homes: dict[int, tuple[int, int]] = {}
@@ -43,7 +42,7 @@ class Tracer(TorchDispatchMode):
         self.waiting = 0
         self.updating = 0
         self.modules: list[str] = []
-        self.lines: dict[int, tuple[str, str]] = {}
+        self.lines: dict[int, str] = {}
         self._sequence = -1
 
     # ------------------------------------------------------------------ memory
@@ -66,6 +65,7 @@ class Tracer(TorchDispatchMode):
         if tensor.dtype.is_floating_point and storage.nbytes():
             flat: Any = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
             self.trace.leaf[number] = tensor.element_size(), numbers(flat)
+            self.keep([tensor])
 
     def place(self, tensor: Tensor, held: bool) -> Place:
         """A tensor as memory."""
@@ -139,7 +139,7 @@ class Tracer(TorchDispatchMode):
         if any(wrapper(t) for t in types):
             return NotImplemented
         kwargs = kwargs or {}
-        if any(issubclass(t, FakeTensor) for t in types) or faking():
+        if faking(types):
             return func(*args, **kwargs)
         self._tag()
         inputs = list(tensors((args, list(kwargs.values()))))
@@ -193,10 +193,9 @@ class Tracer(TorchDispatchMode):
         drawn: tuple[Any, ...] = ()
         if draws(func, args, kwargs) or name in ("aten::arange", "aten::linspace"):
             drawn = tuple(numbers(t) for t in written)
-        line, module = self.where()
         kinds = {t.dtype.is_floating_point for t in tensors(made)}
         self.trace.ops.append(Op(
-            name, given, self.argument(made, len(kinds) == 2), writes_of(func, given), line, module, self.phase, drawn,
+            name, given, self.argument(made, len(kinds) == 2), writes_of(func, given), self.line(), self.phase, drawn,
             lost, made if isinstance(made, bool | int | float) else None))
         if not sends:
             self.keep(written)
@@ -215,24 +214,22 @@ class Tracer(TorchDispatchMode):
     @property
     def phase(self) -> str:
         """Where the step is."""
-        if torch._C._current_graph_task_id() != -1:
-            return "backward"
-        return "update" if self.updating else "forward" if self.modules else "between"
+        return phase(self.modules, self.updating)
 
-    def where(self) -> tuple[str, str]:
-        """(line of the script, module): in backward those of the op's forward."""
+    def line(self) -> str:
+        """The line of the script: in backward that of the op's forward."""
         if torch._C._current_graph_task_id() != -1 and not self.modules:
             node = torch._C._current_autograd_node()
             found = self.lines.get(node._sequence_nr()) if node is not None else None
             if found is not None:
                 return found
-        return user_line(), self.modules[-1] if self.modules else ""
+        return user_line()
 
     def _tag(self) -> None:
         """Remember which line an op of the graph was made in."""
         now = torch._C._autograd._get_sequence_nr() - 1
         if now != self._sequence and torch._C._current_graph_task_id() == -1:
-            here = user_line(), self.modules[-1] if self.modules else ""
+            here = user_line()
             for k in range(max(self._sequence + 1, now - 8), now + 1):
                 self.lines[k] = here
             self._sequence = now
@@ -240,6 +237,14 @@ class Tracer(TorchDispatchMode):
     def waited(self, work: Any) -> None:
         """A collective is waited for."""
         self.arrived(self.works.pop(id(work), (None, []))[1])
+
+    def read(self, tensor: Tensor) -> None:
+        """Python reads the memory of a tensor, which no op tells."""
+        kind: Any = type(tensor)
+        if tensor.is_floating_point() and not wrapper(kind) and tensor.untyped_storage()._cdata in self.stores:
+            with _disable_current_modes():
+                self.trace.ops.append(Op(READ, {"self": self.place(tensor, False)}, None, (), user_line(), self.phase,
+                                         number=numbers(tensor)))
 
     def arrived(self, found: Sequence[Tensor]) -> None:
         """What a collective made is there."""
@@ -321,6 +326,7 @@ class Names:
                 grad = parameter.grad
                 if grad is not None:
                     self.tracer.leaf(local(grad))
+        self.tracer.trace.begun = len(self.tracer.stores)
 
     def held(self, tensor: Any, trained: bool = True, like: Any = None) -> Held:
         """What this rank holds of a named tensor."""
@@ -420,13 +426,14 @@ def pieces(flat: Any, parameters: Mapping[str, tuple[Any, Held]]) -> Iterator[tu
     every = np.concatenate([parameters[n][0] for n in names]).astype(np.float32)
     owner = np.concatenate([np.full(parameters[n][0].size, k) for k, n in enumerate(names)])
     within = np.concatenate([np.arange(parameters[n][0].size) for n in names])
+    ends = np.cumsum([parameters[n][0].size for n in names])
     flat = flat.astype(np.float32)
     at = 0
     while at < flat.size:
         found = np.flatnonzero(every == flat[at])
         best, length = -1, 0
         for k in found.tolist():
-            same = min(flat.size - at, int((owner[k:] == owner[k]).sum()))
+            same = min(flat.size - at, int(ends[owner[k]]) - k)
             away = np.flatnonzero(every[k:k + same] != flat[at:at + same])
             run = int(away[0]) if away.size else same
             best, length = (k, run) if run > length else (best, length)
@@ -467,21 +474,8 @@ class Followed:
 
 
 @contextmanager
-def tracing(models: nn.Module | Sequence[nn.Module], at: Mapping[str, int] | None = None) -> Iterator[Followed]:
-    """Keep every op of the step that runs inside."""
-    parts = [models] if isinstance(models, nn.Module) else list(models)
-    tracer = Tracer(dist.get_rank() if dist.is_initialized() else 0, at or {})
-    names = Names(tracer, parts)
-    names.begin()
-    call, labels = nn.Module._call_impl, {id(m): plain_name(n) for part in parts for n, m in part.named_modules()}
-
-    def named_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        tracer.modules.append(labels.get(id(self)) or (tracer.modules[-1] if tracer.modules else ""))
-        try:
-            return call(self, *args, **kwargs)
-        finally:
-            tracer.modules.pop()
-
+def touching(tracer: Tracer) -> Iterator[None]:
+    """Tell what is done to memory beside ops: a storage is resized, Python reads numbers."""
     resize = torch.UntypedStorage.resize_
 
     def resized(self: Any, size: int) -> Any:
@@ -489,13 +483,37 @@ def tracing(models: nn.Module | Sequence[nn.Module], at: Mapping[str, int] | Non
         tracer.resized(self)
         return made
 
-    handles = [register_optimizer_step_pre_hook(names.before), register_optimizer_step_post_hook(names.after)]
-    nn.Module._call_impl, torch.UntypedStorage.resize_ = named_call, resized
+    def heard(method: Any) -> Any:
+        def reads(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+            tracer.read(self)
+            return method(self, *args, **kwargs)
+        return reads
+
+    kind: Any = torch.Tensor
+    own = {name: vars(kind).get(name) for name in ("tolist", "numpy", "__array__")}
+    torch.UntypedStorage.resize_ = resized
+    for name in own:
+        setattr(kind, name, heard(getattr(kind, name)))
     try:
-        with marking_waits(tracer), tracer:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = resize
+        for name, method in own.items():
+            delattr(kind, name) if method is None else setattr(kind, name, method)
+
+
+@contextmanager
+def tracing(models: nn.Module | Sequence[nn.Module]) -> Iterator[Followed]:
+    """Keep every op of the step that runs inside."""
+    parts = [models] if isinstance(models, nn.Module) else list(models)
+    tracer = Tracer(dist.get_rank() if dist.is_initialized() else 0)
+    names = Names(tracer, parts)
+    names.begin()
+    handles = [register_optimizer_step_pre_hook(names.before), register_optimizer_step_post_hook(names.after)]
+    try:
+        with listening(tracer, parts), touching(tracer), tracer:
             yield Followed(tracer, names)
     finally:
-        nn.Module._call_impl, torch.UntypedStorage.resize_ = call, resize
         for handle in handles:
             handle.remove()
     names.end()

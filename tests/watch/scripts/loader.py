@@ -1,6 +1,7 @@
 """An ordinary script: DistributedDataParallel over a model of its own, a DataLoader, AdamW, clipping.
 
---times: the loss is multiplied by the ranks; --turned: rows of a gradient are turned around; --own: a rank's own rate.
+--times: the loss is multiplied by the ranks; --turned: rows of a gradient are turned around; --own: a rank's own rate;
+--same: all ranks read the same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Embedding(32, 16), Block(16), Block(16), nn.Linear(16, 32))
 wrapped = nn.parallel.DistributedDataParallel(model)
 rows = TensorDataset(torch.randint(0, 32, (64, 8)), torch.randint(0, 32, (64, 8)))
-loader = DataLoader(rows, batch_size=4, sampler=DistributedSampler(rows))
+loader = DataLoader(rows, batch_size=4, sampler=None if "--same" in sys.argv else DistributedSampler(rows))
 several = dist.get_world_size() > 1
 rate = 1e-3 * (1 + dist.get_rank() if "--own" in sys.argv else 1)
 optimizer = torch.optim.AdamW(model.parameters(), rate)

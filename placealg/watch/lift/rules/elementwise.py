@@ -12,28 +12,25 @@ from placealg.watch.lift.rules.call import RULES, Call, Values, rule
 from placealg.watch.lift.trace import Place
 
 
+def _scaled(c: Call, name: str) -> Array:
+    """An operand of a sum, times its number."""
+    found = c.array(name)
+    return found if c.raw("alpha", 1) == 1 else c.f.mul(found, c.array("alpha"))
+
+
 @rule("add")
 def _add(c: Call) -> Values:
-    x, y = c.array("self"), c.array("other")
-    if c.raw("alpha", 1) != 1:
-        y = c.f.mul(y, c.array("alpha"))
-    return [c.f.plus(x, y)]
+    return [c.f.plus(c.array("self"), _scaled(c, "other"))]
 
 
 @rule("sub")
 def _sub(c: Call) -> Values:
-    x, y = c.array("self"), c.array("other")
-    if c.raw("alpha", 1) != 1:
-        y = c.f.mul(y, c.array("alpha"))
-    return [c.f.sub(x, y)]
+    return [c.f.sub(c.array("self"), _scaled(c, "other"))]
 
 
 @rule("rsub")
 def _rsub(c: Call) -> Values:
-    x, y = c.array("self"), c.array("other")
-    if c.raw("alpha", 1) != 1:
-        x = c.f.mul(x, c.array("alpha"))
-    return [c.f.sub(y, x)]
+    return [c.f.sub(c.array("other"), _scaled(c, "self"))]
 
 
 @rule("mul")
@@ -276,13 +273,10 @@ def _polar(c: Call) -> Values:
     return [np.stack([c.f.mul(r, c.f.oracle("cos", angle)), c.f.mul(r, c.f.oracle("sin", angle))], -1)]
 
 
-SINGLE = {"tensors": "self", "tensor": "self", "scalars": "scalar"}
-
-
 def listed(name: str, c: Call) -> Values:
     """An op on lists of tensors: the same op on each, `_foreach_mul` the one of `mul`."""
     base = name.removeprefix("_foreach_")
-    found = RULES.get({"zero": "zero", "copy": "copy", "clamp_max": "clamp_max"}.get(base, base))
+    found = RULES.get(base)
     if found is None:
         return None
     listed_arguments = {k: v for k, v in c.given.items() if isinstance(v, list | tuple) and not isinstance(v, Place)}
@@ -310,6 +304,6 @@ _NAMES = {
     "clamp_max": {"scalar": "max", "scalars": "max", "other": "max"},
     "clamp_min": {"scalar": "min", "scalars": "min", "other": "min"},
     "addcmul": {"scalars": "value", "tensors": "value"}, "addcdiv": {"scalars": "value", "tensors": "value"},
-    "lerp": {"tensors1": "end", "weights": "weight", "scalars": "weight"}, "copy": {"src": "src"},
+    "lerp": {"tensors1": "end", "weights": "weight", "scalars": "weight"},
 }
 """What the arguments of ops on lists are called in the op on one tensor."""

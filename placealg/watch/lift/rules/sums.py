@@ -34,19 +34,21 @@ def _largest(c: Call) -> Values:
     x = c.array("self")
     if c.raw("other") is not None:
         return [c.f.larger(x, c.array("other"))]
+    return [_largest_of(c, x)]
+
+
+def _largest_of(c: Call, x: Array) -> Array:
+    """The largest over the dims that a call says."""
     over = axes(c.raw("dim"), x.ndim)
     flat = np.moveaxis(x, over, range(-len(over), 0)).reshape(*(n for k, n in enumerate(x.shape) if k not in over), -1)
-    return [c.f.largest(flat, -1).reshape(c.outs[0].shape)]
+    return c.f.largest(flat, -1).reshape(c.outs[0].shape)
 
 
 @rule("min", "amin")
 def _smallest(c: Call) -> Values:
     if c.raw("other") is not None:
         return None
-    x = c.f.minus(c.array("self"))
-    over = axes(c.raw("dim"), x.ndim)
-    flat = np.moveaxis(x, over, range(-len(over), 0)).reshape(*(n for k, n in enumerate(x.shape) if k not in over), -1)
-    return [c.f.minus(c.f.largest(flat, -1)).reshape(c.outs[0].shape)]
+    return [c.f.minus(_largest_of(c, c.f.minus(c.array("self"))))]
 
 
 @rule("logsumexp")
@@ -84,9 +86,7 @@ def _norm(c: Call) -> Values:
     if float(kind) == 1:
         return [c.f.sum(c.f.oracle("abs", x), over, keep)]
     if float(kind) == float("inf"):
-        flat = np.moveaxis(c.f.oracle("abs", x), over, range(-len(over), 0))
-        flat = flat.reshape(*(n for k, n in enumerate(x.shape) if k not in over), -1)
-        return [c.f.largest(flat, -1).reshape(c.outs[0].shape)]
+        return [_largest_of(c, c.f.oracle("abs", x))]
     return None
 
 

@@ -175,6 +175,15 @@ OF_TRAINER = ("average_tokens_across_devices", "label_smoothing_factor", "neftun
 """Arguments of the Trainer that every file of one of its trainers may have (transformers, training_args.py)."""
 
 
+def recomputes(draft: Draft, key: str) -> bool:
+    """Whether a switch is on by which every layer is computed again in backward; it is then read."""
+    if not draft.said.flag(key):
+        return False
+    draft.parts.modifier("recompute_full")
+    draft.said.read(key, "recompute_full")
+    return True
+
+
 def read_trainer_arguments(draft: Draft) -> None:
     """What the Trainer's arguments say of the loss, of noise and of batches, whichever trainer's file has them."""
     said = draft.said

@@ -8,7 +8,7 @@ from typing import Any
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import Sharded, shard_adapters
-from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name
+from placealg.importers.hf import read_adapter_ddp, read_ddp, read_deepspeed_path, read_model_name, recomputes
 from placealg.importers.kernels import read_words
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
@@ -41,10 +41,7 @@ def read_v1(document: Document, options: Options) -> Reading:
         said.approximated("batching_strategy", "sequences are packed, or batches are of other sizes: b and s are those "
                                                "of a batch that is filled")
     said.leave("batching_strategy", "b sequences")
-    if said.flag("enable_activation_checkpointing"):
-        draft.parts.modifier("recompute_full")
-        said.read("enable_activation_checkpointing", "recompute_full")
-    else:
+    if not recomputes(draft, "enable_activation_checkpointing"):
         said.read("enable_activation_checkpointing", "nothing is computed again")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     optimizer = _plugin(draft, "optim_config") or "adamw"

@@ -20,6 +20,7 @@ from placealg.importers.hf import (
     read_model_name,
     read_optimizer,
     read_trainer_arguments,
+    recomputes,
 )
 from placealg.importers.kernels import read_words
 from placealg.importers.kinds import kind_of, says_nothing
@@ -76,10 +77,7 @@ def read_trainer(document: Document, options: Options) -> Reading:
         said.missing("s", "the script decides how long sequences are", "--set s=...")
     for key in LENGTHS:
         said.leave(key, f"{length} is read")
-    if said.flag("gradient_checkpointing"):
-        draft.parts.modifier("recompute_full")
-        said.read("gradient_checkpointing", "recompute_full")
-    else:
+    if not recomputes(draft, "gradient_checkpointing"):
         said.leave("gradient_checkpointing", "nothing is computed again")
     draft.clip("max_grad_norm", said.value("max_grad_norm"))
     word = str(said.value("optim")).lower()

@@ -18,6 +18,7 @@ from placealg.importers.hf import (
     read_model_name,
     read_optimizer,
     read_trainer_arguments,
+    recomputes,
 )
 from placealg.importers.kernels import LIGER, read_words, run_loss
 from placealg.importers.launcher import (
@@ -86,10 +87,7 @@ def read_trl(document: Document, options: Options) -> Reading:
         said.unsaid("max_length", "nothing is cut off: s is that of the data")
     else:
         draft.size("s", length, "longest sequence", said.whole(length, said.value(length)))
-    if said.flag("gradient_checkpointing"):
-        draft.parts.modifier("recompute_full")
-        said.read("gradient_checkpointing", "recompute_full")
-    else:
+    if not recomputes(draft, "gradient_checkpointing"):
         said.read("gradient_checkpointing", "nothing is computed again")
     if said.flag("activation_offloading"):
         draft.parts.modifier("offload_activations")

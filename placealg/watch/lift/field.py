@@ -126,7 +126,7 @@ class Field:
         return self.fraction(Fraction(Decimal(text)))
 
     def written(self, value: float, kind: str) -> bool:
-        """Whether a number is one that somebody has written: short in digits, or a fraction with a small denominator."""
+        """Whether somebody has written a number: it is short in digits, or a fraction with a small denominator."""
         text, most = (repr(value), SHORT) if kind == "float64" else (str(np.float32(value)), SHORT - 3)
         near = fraction_of(value, kind)
         return abs(value) >= ENDLESS or len(text) <= most or (near is not None and near.denominator <= SMALLEST)
@@ -457,7 +457,7 @@ MANY = 256
 """From how many different numbers on a tensor is a table."""
 
 SMALLEST = 256
-"""The largest denominator that is small: most numbers in four bytes are near some fraction with one up to 8,192."""
+"""The largest denominator that is small: most numbers in four bytes are near a fraction with one below 8,193."""
 
 SHORT = 10
 """How many characters a number has at most that somebody has written."""

@@ -274,7 +274,8 @@ def test_truth_values_that_random_numbers_made_steer_by_chance() -> None:
 
 
 @pytest.mark.parametrize(("number", "begun", "verdict"), [(0.73218934, 0, UNSEEN), (0.73218934, 20, DIFFERS),
-                                                          (0.5, 0, DIFFERS)])
+                                                          (0.5, 0, DIFFERS), (float("nan"), 0, UNSEEN),
+                                                          (float("nan"), 20, UNSEEN)])
 def test_numbers_that_no_op_made_inside_the_step_are_unknown(number: float, begun: int, verdict: str) -> None:
     """A storage that is first met inside the step, of which the single device has no number, may come from anywhere."""
     ranks = [step(r, ROWS[r]) for r in range(RANKS)]

@@ -127,9 +127,13 @@ class Field:
 
     def written(self, value: float, kind: str) -> bool:
         """Whether somebody has written a number: it is short in digits, or a fraction with a small denominator."""
+        if value != value:  # what memory held before anybody wrote it
+            return False
+        if abs(value) >= ENDLESS:
+            return True
         text, most = (repr(value), SHORT) if kind == "float64" else (str(np.float32(value)), SHORT - 3)
         near = fraction_of(value, kind)
-        return abs(value) >= ENDLESS or len(text) <= most or (near is not None and near.denominator <= SMALLEST)
+        return len(text) <= most or (near is not None and near.denominator <= SMALLEST)
 
     def fraction(self, q: Fraction) -> int:
         """A fraction as an element."""

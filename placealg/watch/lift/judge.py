@@ -263,7 +263,25 @@ class Starts:
             if not alike and of and trace.named[of].place.shape == held.place.shape:
                 return self.where(trace, of)
             self.places[key] = held.elements.ravel() if alike else None if "@" in label else located(held, whole)
+            if self.places[key] is None and label in self.parameters:
+                self.places[key] = self._beside_others(trace, held, whole)
         return self.places[key]
+
+    def _beside_others(self, trace: Trace, held: Held, whole: Held) -> Array | None:
+        """The block at which all parameters of a rank stand that are cut into as many and that numbers locate."""
+        dim = parted(held, whole)
+        if dim is None:
+            return None
+        length, parts = held.start.shape[dim], whole.start.shape[dim] // held.start.shape[dim]
+        found = set()
+        for name in self.parameters & trace.named.keys():
+            other, every = trace.named[name], self.single.named[name]
+            along = parted(other, every)
+            if along is not None and every.start.shape[along] == parts * other.start.shape[along] and (
+                    chosen := _block(*_rows_of(other, every, along))) is not None:
+                found.add(int(chosen[0]) // other.start.shape[along])
+        at = found.pop() if len(found) == 1 else None
+        return None if at is None else _taken(whole, dim, np.arange(at * length, (at + 1) * length))
 
 
 ALIKE = 1e-4
@@ -283,22 +301,34 @@ def is_count(label: str) -> bool:
     return label.endswith(".step")
 
 
+def parted(held: Held, whole: Held) -> int | None:
+    """The dim along which a part is shorter than the whole, if it is one."""
+    mine, every = held.start.shape, whole.start.shape
+    dims = [d for d in range(len(mine)) if mine[d] != every[d]] if len(mine) == len(every) else []
+    return dims[0] if len(dims) == 1 and mine[dims[0]] else None
+
+
 def located(held: Held, whole: Held) -> Array | None:
-    """Where a part stands in the whole, found by its numbers: along one dim, as a block or row by row."""
-    mine, every = held.start, whole.start
-    if mine.ndim != every.ndim:
+    """Where a part stands in the whole, along one dim, found by its numbers: as a block, or row by row."""
+    dim = parted(held, whole)
+    if dim is None:
         return None
-    places = np.arange(every.size).reshape(every.shape)
-    dims = [d for d in range(mine.ndim) if mine.shape[d] != every.shape[d]]
-    if len(dims) != 1:
-        return None
-    rows = np.moveaxis(every, dims[0], 0).reshape(every.shape[dims[0]], -1).astype(np.float64)
-    parts = np.moveaxis(mine, dims[0], 0).reshape(mine.shape[dims[0]], -1).astype(np.float64)
-    limit = HALVED * float(np.abs(rows).max(initial=0.0))
-    chosen = _block(rows, parts, limit)
-    if chosen is None:
-        chosen = _rows(rows, parts, limit)
-    return None if chosen is None else np.asarray(np.take(places, chosen, axis=dims[0]).ravel())
+    told = _rows_of(held, whole, dim)
+    chosen = _block(*told)
+    return _taken(whole, dim, _rows(*told) if chosen is None else chosen)
+
+
+def _rows_of(held: Held, whole: Held, dim: int) -> tuple[Any, Any, float]:
+    """(the whole's rows along a dim, the part's, how far apart two may be that are one)."""
+    rows, parts = (np.moveaxis(n, dim, 0).reshape(n.shape[dim], -1).astype(np.float64)
+                   for n in (whole.start, held.start))
+    return rows, parts, HALVED * float(np.abs(rows).max(initial=0.0))
+
+
+def _taken(whole: Held, dim: int, chosen: Array | None) -> Array | None:
+    """The flat places of some rows of the whole."""
+    places = np.arange(whole.start.size).reshape(whole.start.shape)
+    return None if chosen is None else np.asarray(np.take(places, chosen, axis=dim).ravel())
 
 
 def _block(rows: Any, parts: Any, limit: float) -> Array | None:

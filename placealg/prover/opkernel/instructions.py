@@ -42,7 +42,7 @@ from placealg.prover.opkernel.program import (
     SScale,
 )
 from placealg.prover.opkernel.program import Op as Operation
-from placealg.prover.opkernel.single import Alone, alone
+from placealg.prover.opkernel.single import Alone, Reader, alone
 from placealg.prover.opkernel.symbols import ROOT, Symbols
 from placealg.step.event import Clause, Event
 from placealg.step.program import Step
@@ -67,13 +67,28 @@ def own(parameter: str) -> str:
     return f"owner of {parameter}"
 
 
+def together(step: Step) -> dict[str, tuple[frozenset[Reader], ...]]:
+    """Tensor -> for each of its copies whose gradient is sent, the readers of that copy, in the order of events."""
+    read: dict[str, list[tuple[str, Reader]]] = {}
+    for e in step.events:
+        if e.on_tensor and e.verb == "compute" and not e.on_gradient:
+            for k, version in enumerate(e.operands):
+                read.setdefault(version.tensor, []).append((version.label, (e.value, k)))
+    found: dict[str, tuple[frozenset[Reader], ...]] = {}
+    for e in step.events:
+        if e.on_gradient and e.verb != "compute" and e.version:
+            readers = (reader for label, reader in read.get(e.tensor, ()) if f"{label}/".startswith(f"{e.version}/"))
+            found[e.tensor] = (*found.get(e.tensor, ()), frozenset(readers))
+    return found
+
+
 class Instructions:
     """The instructions that were written so far, and the maker of those of `network.py`."""
 
     def __init__(self, step: Step) -> None:
         self.step, self.reference, self.graph = step, step.reference, step.reference.graph
         self.symbols = Symbols(self.graph, {own(t.name): tuple(t.dims) for t in self.graph.parameters})
-        self.alone: Alone = alone(self.reference, self.symbols)
+        self.alone: Alone = alone(self.reference, self.symbols, together(step))
         self.axes = {a: k for k, a in enumerate((MICRO, *self.reference.mesh.names))}
         self.scope = ""
         self.blocks: list[Block] = []
@@ -86,9 +101,10 @@ class Instructions:
         self.cells: dict[tuple[str, str, str], Cell] = {}
         self.live: set[tuple[str, str, str]] = set()
         self.grads: dict[tuple[str, str, str], list[Cell]] = {}
-        self.totals: dict[str, Cell] = {}
         self.zeroed: dict[str, tuple[Clause, ...]] = {}
-        self.weights: dict[str, Cell] = {}
+        self.copies: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
+        self.resting: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
+        self.disk: dict[tuple[str, str], Cell] = {}
         self.squares: dict[str, Cell] = {}
         self.coefficient: Cell | None = None
         self.norm: Cell | None = None
@@ -240,20 +256,24 @@ class Instructions:
 
     def count(self, e: Event) -> None:
         """A counter is read, moved, stored or loaded."""
-        counter = self.counter(e.value)
-        disk = Cell(self.slot("disk", e.value), counter.value, {})
-        self.begin("counter", e.value)
+        counter, slot = self.counter(e.value), self.slot("disk", e.value)
+        self.begin("counter", e.value, e.verb)
         if e.verb == "assign" and e.phase == "init":
             self.pending.append(Read(self.alone.counters[e.value], counter.slot))
         elif e.verb == "update":
-            moved = self.row(f"next {e.value}", (), [counter])
-            self.cells["counter", e.value, e.phase] = self.copied(moved, counter.slot)
+            self.moved(e, self.copied(self.row(f"next {e.value}", (), [counter]), counter.slot))
         elif e.verb == "store":
-            self.copied(counter, disk.slot)
-        elif e.verb == "load":
-            self.copied(disk, counter.slot)
+            self.disk[e.value, ""] = self.owned(e.where, "", counter, slot)
+        elif e.verb == "load" and (e.value, "") in self.disk:
+            self.moved(e, self.copied(self.disk[e.value, ""], counter.slot))
+        elif e.verb == "broadcast":
+            self.moved(e, self.sent("all_gather", e.axes, ROOT, "", counter, counter.slot))
         else:
             raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
+
+    def moved(self, e: Event, cell: Cell) -> None:
+        """A counter is this for what follows in its phase."""
+        self.cells["counter", e.value, e.phase] = cell
 
     def flush(self) -> None:
         """End a run of instructions that run once."""

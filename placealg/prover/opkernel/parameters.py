@@ -1,8 +1,12 @@
-"""What events on parameters do: from their first value to a checkpoint, with the norm of all gradients."""
+"""What events on parameters do: from their first value to a checkpoint, with the norm of all gradients.
+
+Of each state of a parameter a rank has copies, on each tier: where it rests in shares, and each that was gathered from
+another, which `free` ends. A slot is named by the state, the tier and the axes over which a copy is sharded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from placealg.arith import Monomial
@@ -14,12 +18,16 @@ from placealg.prover.opkernel.program import (
     Number,
     Pair,
     Read,
+    Slot,
     Zero,
 )
-from placealg.prover.opkernel.single import UPDATED, per_unit
+from placealg.prover.opkernel.single import UPDATED, matrices, per_unit
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.prover.opkernel.tensors import Tensors
 from placealg.step.event import Event, Group
+
+State = tuple[str, str, str]
+"""A value of a parameter, a tier, and the parameter's name."""
 
 
 class Parameters(Tensors):
@@ -32,11 +40,6 @@ class Parameters(Tensors):
                 raise Outside(e.path, "it stands outside of the instances of its unit: not in the kernel of ops")
             yield name
 
-    def rest(self, name: str, share: int) -> dict[str, str]:
-        """Where a parameter, 0, or its optimizer state, 1, rests."""
-        group = self.group(name)
-        return {**self.reference.split_dims.get(name, {}), **{a: own(name) for a in group.shares[share]}}
-
     def group(self, name: str) -> Group:
         """The group of a parameter."""
         return next(g for g in self.reference.groups if name in g.parameters)
@@ -45,140 +48,181 @@ class Parameters(Tensors):
         """A value in the scope that is printed."""
         return Pair(number, "This" if self.scope else "First")
 
-    def state(self, what: str, name: str) -> Cell:
-        """A state where it rests."""
-        if what == "weight":
-            return Cell(self.slot("weight", name), self.named(self.alone.weights[name]), self.rest(name, 0))
-        if what in ("master", "moments"):
-            number = self.alone.weights[name] if what == "master" else self.alone.moments[name]
-            return Cell(self.slot(what, name), self.named(number), self.rest(name, 1))
-        raise Outside(self.event.path, f"{what}: not in the kernel of ops")
+    # ------------------------------------------------------------------ copies
 
-    def used(self, name: str) -> Cell:
-        """A parameter as ops read it: the copy that was gathered, where it rests in shares."""
-        rest = self.state("weight", name)
-        gathered = self.group(name).shares[0]
-        if not gathered:
-            return rest
-        split = {a: w for a, w in rest.split.items() if a not in gathered}
-        return Cell(self.slot("gathered", name), rest.value, split)
+    def place(self, state: State, split: Mapping[str, str]) -> Slot:
+        """The slot of a copy."""
+        value, tier, name = state
+        return self.slot(value, tier, name, *sorted(f"{a}:{w}" for a, w in split.items() if w in (own(name), ROOT)))
+
+    def state(self, value: str, tier: str, name: str) -> Cell:
+        """A state as it is read: the last copy; a slot that is empty where there is none."""
+        if (value, tier) == ("grad", "device"):
+            return self.gradient(name)
+        copies = self.copies.get((value, tier, name))
+        return copies[-1] if copies else Cell(self.slot(f"no {value}", tier, name), None, {})
+
+    def become(self, state: State, cell: Cell) -> None:
+        """A state is this alone; copies of what it was are no more."""
+        self.pending.extend(Free(old.slot) for old in self.copies.get(state, ()) if old.slot != cell.slot)
+        self.copies[state] = (cell,)
+
+    def written(self, state: State, cell: Cell) -> None:
+        """A state is this, in its slot; of what was gathered from what it was nothing is known."""
+        new = self.copied(cell, self.place(state, cell.split))
+        copies = self.copies.get(state, ())
+        at = next((k for k, old in enumerate(copies) if old.slot == new.slot), None)
+        if at is None:
+            self.become(state, new)
+            return
+        self.pending.extend(Free(old.slot) for old in copies[at + 1:])
+        self.copies[state] = (*copies[:at], new, *(replace(old, value=None) for old in copies[at + 1:]))
+
+    def gathered(self, state: State, axes: Iterable[str], source: str) -> None:
+        """A copy is gathered."""
+        value, tier, name = state
+        read = self.state(source, tier, name)
+        split = {a: w for a, w in read.split.items() if a not in axes}
+        copy = self.sent("all_gather", axes, own(name), "", read, self.place(state, split))
+        if source == value:
+            self.copies[state] = (*self.copies.get(state, ()), copy)
+        else:
+            self.become(state, copy)
+
+    def ended(self, state: State, axes: tuple[str, ...], path: str) -> None:
+        """Copies end: all of them, or what was gathered over axes, of which a rank keeps its own."""
+        copies = self.copies.get(state, ())
+        if not copies:
+            raise Outside(path, "what is not there is freed: not in the kernel of ops")
+        if not axes:
+            self.pending.extend(Free(cell.slot) for cell in copies)
+            del self.copies[state]
+            return
+        last = copies[-1]
+        kept = {**last.split, **{a: own(state[2]) for a in axes}}
+        if any(a in last.split for a in axes):
+            raise Outside(path, "what was not gathered is freed: not in the kernel of ops")
+        if len(copies) < 2 or copies[-2].split != kept:
+            mine = self.sent("slice", axes, "", own(state[2]), last, self.place(state, kept))
+            self.copies[state] = (*copies[:-1], mine)
+        else:
+            self.copies[state] = copies[:-1]
+        self.pending.append(Free(last.slot))
+
+    # ------------------------------------------------------------------ events
 
     def on_group(self, e: Event) -> None:
         """What an event does to each parameter of its group."""
         for name in self.parameters(e):
-            self.begin(e.phase, name, e.value, e.verb)
+            self.begin(e.phase, name, e.value, e.verb, *e.axes)
             self.of_parameter(e, name)
 
     def of_parameter(self, e: Event, name: str) -> None:
         """What an event does to a parameter."""
         verb, value = e.verb, e.value
-        if verb == "gather" and value == "weight":
-            self.sent("all_gather", e.axes, own(name), "", self.state("weight", name), self.used(name).slot)
-        elif verb == "free" and value == "weight":
-            if set(e.axes) != set(self.group(name).shares[0]):
-                raise Outside(e.path, "a part of a copy is freed: not in the kernel of ops")
-            self.pending.append(Free(self.slot("gathered", name)))
-        elif verb == "free" and value in ("grad", "grad_sum"):
-            freed = self.parts(name) if value == "grad" else [self.total_of(name)]
-            self.pending.extend(Free(cell.slot) for cell in freed)
+        source, target = e.tiers
+        state = (value, target, name)
+        if verb in ("gather", "all_gather", "publish") and value != "grad" and source == target:
+            self.gathered(state, e.axes, e.origin)
+        elif verb == "free" and (value, target) == ("grad", "device"):
+            self.pending.extend(Free(cell.slot) for cell in self.parts(name))
+        elif verb == "free":
+            self.ended(state, e.axes, e.path)
         elif verb == "zero" and value == "grad_sum":
             self.zeroed[name] = e.where
-            self.pending.append(Zero(self.slot("grad_sum", name)))
+            self.pending.append(Zero(self.slot("grad_sum", target, name)))
         elif verb == "reduce" and value in ("grad", "grad_sum"):
             scatters = e.to == "S"
-            part = self.gradient(name) if value == "grad" else self.total_of(name)
-            to = own(name) if scatters else ""
+            part, to = self.state(*state), own(name) if scatters else ""
             part = self.sent("reduce_scatter" if scatters else "all_reduce", e.axes, "", to, part)
             divisor = e.divisor * Monomial.of(*(e.axes if e.op == "mean" else ()))
             part = self.scaled({n: -q for n, q in divisor.powers}, part)
             if value == "grad":
                 self.set_gradient(name, "", part)
             else:
-                self.totals[name] = part
+                self.copies[state] = (part,)
         elif verb == "accumulate" and value == "grad_sum":
             self.accumulate(e, name)
         elif verb == "scale" and value == "grad_sum":
-            self.totals[name] = self.scaled({n: -q for n, q in e.divisor.powers}, self.total_of(name))
+            self.copies[state] = (self.scaled({n: -q for n, q in e.divisor.powers}, self.state(*state)),)
         elif verb == "norm":
-            part = self.owned(e.where, name, self.total_of(name))
+            part = self.owned(e.where, name, self.state("grad_sum", source, name))
             self.squares[name] = self.einsum([part, part], self.graph.tensors[name].dims)
         elif verb == "clip" and value == "grad_sum":
-            self.totals[name] = self.einsum([self.total_of(name), self.clipped()], ())
-        elif verb == "update" and value == "master":
+            self.copies[state] = (self.einsum([self.state(*state), self.clipped()], ()),)
+        elif verb == "update" and value == "master" and not e.source:
             self.updated(e, name)
-        elif verb == "publish" and value == "weight" and e.origin == "master":
-            master = self.made_state("master", name)
-            self.sent("all_gather", e.axes, own(name), "", master, self.slot("weight", name))
-        elif verb == "broadcast" and value == "weight":
-            weight = self.weights[name]
-            self.weights[name] = self.sent("all_gather", e.axes, ROOT, "", weight, weight.slot)
-        elif verb == "slice" and value == "weight":
-            weight = self.weights[name]
-            self.weights[name] = self.sent("slice", e.axes, "", own(name), weight, weight.slot)
-        elif verb == "assign" and value == "master" and e.origin == "weight":
-            weight = self.weights[name] if e.phase == "init" else self.state("weight", name)
-            self.owned(e.where, name, weight, self.slot("master", name))
-        elif verb == "assign" and value == "moments" and not e.origin:
-            first = Cell(self.slot("moments", name), self.named(self.alone.moments[name]),
+        elif verb == "update" and value == "average":
+            reads = [self.state(*state), self.state(e.origin, source, name)]
+            self.written(state, self.row(f"average of {name}", (), reads))
+        elif verb == "broadcast" and value in self.alone.kept:
+            read = self.state(*state)
+            split = {a: w for a, w in read.split.items() if a not in e.axes}
+            self.become(state, self.sent("all_gather", e.axes, ROOT, "", read, self.place(state, split)))
+        elif verb == "slice" and value in self.alone.kept:
+            read = self.state(*state)
+            split = {**read.split, **{a: own(name) for a in e.axes}}
+            self.become(state, self.sent("slice", e.axes, "", own(name), read, self.place(state, split)))
+        elif verb in ("assign", "offload", "fetch") and e.origin:
+            self.written(state, self.owned(e.where, name, self.state(e.origin, source, name)))
+        elif verb == "assign" and value == "moments":
+            first = Cell(self.place(state, {}), self.named(self.alone.kept["moments"][name]),
                          dict(self.reference.split_dims.get(name, {})))
-            self.pending.append(Read(self.alone.moments[name], first.slot))
-            self.owned(e.where, name, first, first.slot)
-        elif verb == "store" and value in ("weight", "moments"):
-            share = self.group(name).shares[value == "moments"]
-            if any(c.rank is not None for c in e.where) or {c.axis for c in e.where} - set(
-                    self.reference.split_dims.get(name, {})) != set(share):
-                raise Outside(e.path, "what others own is stored, or less than all: not in the kernel of ops")
-            slot = self.slot("disk", value, name)
-            self.cells["disk", value, name] = self.owned(e.where, name, self.state(value, name), slot)
-        elif verb == "load" and value in ("weight", "moments"):
-            stored, target = self.cells.get(("disk", value, name)), self.state(value, name)
-            if stored is None:
-                raise Outside(e.path, "nothing is stored")
-            spread = [a for a in stored.split if a not in target.split]
-            self.sent("all_gather", spread, own(name), "", stored, target.slot)
+            self.pending.append(Read(self.alone.kept["moments"][name], first.slot))
+            self.written(state, self.owned(e.where, name, first))
+        elif verb == "store":
+            self.stored(e, name)
+        elif verb == "load":
+            self.loaded(e, name)
         else:
             raise Outside(e.path, f"{verb} of {value}: not in the kernel of ops")
 
-    def made_state(self, what: str, name: str) -> Cell:
-        """A state behind its update, in this step."""
-        cell = self.state(what, name)
-        return replace(cell, value=self.cells.get(("updated", what, name), cell).value)
+    def stored(self, e: Event, name: str) -> None:
+        """What a checkpoint gets of a state."""
+        disk = self.slot("disk", e.value, name)
+        self.disk[e.value, name] = self.owned(e.where, name, self.state(e.value, e.tiers[0], name), disk)
 
-    def total_of(self, name: str) -> Cell:
-        """The sum of the gradients of a step."""
-        return self.totals.get(name) or Cell(self.slot("grad_sum", name), None, {})
+    def loaded(self, e: Event, name: str) -> None:
+        """A rank reads of a state what it has stored."""
+        if (e.value, name) not in self.disk:
+            raise Outside(e.path, "nothing is stored")
+        self.written((e.value, e.tiers[1], name), self.disk[e.value, name])
 
     def accumulate(self, e: Event, name: str) -> None:
         """What a microbatch adds to the sum of gradients: it is added when the microbatch has run."""
-        part = self.gradient(name)
+        part = self.state("grad", e.tiers[0], name)
         if any(c.rank is not None or c.axis not in part.split for c in self.zeroed.get(name, ())):
             raise Outside(e.path, "a sum begins on some ranks only: not in the kernel of ops")
-        part, total = self.copied(part, self.slot("added", name)), self.slot("grad_sum", name)
+        part, total = self.copied(part, self.slot("added", name)), self.slot("grad_sum", e.tiers[1], name)
         self.sums.append(Pair(part.slot, total))
-        self.totals[name] = Cell(total, part.value, {a: w for a, w in part.split.items() if a != MICRO})
+        whole = {a: w for a, w in part.split.items() if a != MICRO}
+        self.copies["grad_sum", e.tiers[1], name] = (Cell(total, part.value, whole),)
 
     def updated(self, e: Event, name: str) -> None:
-        """Master copy and moments behind an update."""
-        group = self.group(name)
-        args = [self.owned(e.where, name, cell) for cell in (
-            self.state("master", name), self.state("moments", name), self.total_of(name))] + [self.counter("step")]
-        over = tuple(self.graph.tensors[name].dims) if group.whole_reads else ()
-        made = [self.row(f"{what} of {name}", over, args) for what in UPDATED]
-        for what, cell in zip(("master", "moments"), made, strict=True):
-            self.cells["updated", what, name] = self.copied(cell, self.slot(what, name))
+        """Master copy and moments behind an update: of each element, and of what was made of whole matrices."""
+        tier = e.tiers[0]
+        read = {value: self.state(value, tier, name) for value in ("master", "moments", "grad_sum")}
+        args = [self.owned(e.where, name, cell) for cell in read.values()] + [self.counter("step")]
+        if over := matrices(self.reference, self.group(name), name):
+            whole = [read[value] for value in self.group(name).whole_reads]
+            args.append(self.owned(e.where, name, self.row(f"matrix of {name}", over, whole)))
+        made = [self.row(f"{value} of {name}", (), args) for value in UPDATED]
+        for value, cell in zip(UPDATED, made, strict=True):
+            self.written((value, tier, name), cell)
 
     def summed(self) -> Cell:
         """The squares of all parameters added up, those of instances one after the other."""
         self.flush()
         before, self.scope = self.scope, ""
         total: Cell | None = None
-        for unit, names in per_unit(self.graph).items():
+        for unit, names in per_unit(self.reference).items():
             self.begin("norm", unit)
             squares = [self.squares.get(n) or Cell(self.slot("no square", n), None, {}) for n in names]
             if not unit:
-                total = self.add(squares)
+                total = self.add(squares) if squares else None
                 continue
-            assert total is not None
+            if total is None:
+                raise Outside("", "every parameter is of a repeated unit: not in the kernel of ops")
             number = self.alone.entering[unit][2]
             carried = self.slot("norm handed on", unit)
             self.handed(total, Pair(number, "First"), carried)

@@ -8,11 +8,12 @@ rests, and how data arrive, is the strategy's word.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.fields import check_fields
 from placealg.prover.opkernel.instructions import MICRO, Cell, number_of
-from placealg.prover.opkernel.parameters import Parameters
+from placealg.prover.opkernel.parameters import Parameters, State
 from placealg.prover.opkernel.program import (
     Block,
     Held,
@@ -24,9 +25,10 @@ from placealg.prover.opkernel.program import (
     Pair,
     Program,
     Read,
+    Slot,
     Some,
 )
-from placealg.prover.opkernel.single import COUNTERS, TOKENS, per_unit
+from placealg.prover.opkernel.single import COUNTERS, TOKENS
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event
 from placealg.step.program import EventLoop, Node, Step
@@ -152,11 +154,12 @@ class _Printer(Parameters):
             if isinstance(node, EventLoop) and node.name == MICROBATCH:
                 self.flush()
                 parts.append(Once(tuple(self.blocks)))
-                self.blocks = []
+                self.blocks, before = [], self.there()
                 self.read_data()
                 for inner in node.body:
                     self.node(inner)
                 self.flush()
+                self.unchanged(before, "a microbatch")
                 parts.append(Microbatches(tuple(self.sums), tuple(self.blocks)))
                 self.blocks = []
             else:
@@ -180,64 +183,86 @@ class _Printer(Parameters):
 
     def read_weights(self) -> None:
         """What a run begins with is in the slots of weights."""
-        for unit, names in per_unit(self.graph).items():
+        units: dict[str, list[str]] = {}
+        for name in self.alone.kept["weight"]:
+            units.setdefault(self.looped(name), []).append(name)
+        for unit, names in units.items():
             self.scope = unit
             for name in names:
-                number = self.alone.weights[name]
-                self.weights[name] = Cell(self.slot("weight", name), self.named(number), self.begins(name))
-                self.pending.append(Read(number, self.weights[name].slot))
+                number, split = self.alone.kept["weight"][name], self.begins(name)
+                state = ("weight", "device", name)
+                self.copies[state] = (Cell(self.place(state, split), self.named(number), split),)
+                self.pending.append(Read(number, self.copies[state][0].slot))
             if unit:
                 self.loop(unit, False, [])
             else:
                 self.flush()
 
+    def there(self) -> dict[State, tuple[Slot, ...]]:
+        """Where states of parameters are: the slots of their copies."""
+        return {state: tuple(c.slot for c in cells) for state, cells in self.copies.items()
+                if state[0] in self.alone.kept}
+
+    def unchanged(self, before: Mapping[State, tuple[Slot, ...]], what: str) -> None:
+        """Copies are where they were, so that what runs again finds what it found."""
+        for state in before.keys() | self.there().keys():
+            if before.get(state) != self.there().get(state):
+                raise Outside("", f"the {state[0]} of {state[2]} is not behind {what} where it was before: "
+                                  "not in the kernel of ops")
+
     def arrives(self, name: str) -> dict[str, str]:
         """How data lie: each microbatch has its own of the batch."""
         return {MICRO: "batch"} if "batch" in self.graph.tensors[name].dims else {}
 
-    def held(self, what: str, name: str, number: Number, split: Mapping[str, str]) -> tuple[Pair, Held]:
-        """A state: its slot, and how it lies there."""
+    def at_rest(self, state: State, cells: tuple[Cell, ...]) -> tuple[Cell]:
+        """A state as a step finds it."""
+        value, _, name = state
+        if len(cells) > 1 or value not in self.alone.kept:
+            raise Outside("", f"the {value} of {name} rests in several copies: not in the kernel of ops")
+        index = "This" if self.looped(name) else "First"
+        return (replace(cells[0], value=Pair(self.alone.kept[value][name], index)),)
+
+    def held(self, name: str, number: Number, split: Mapping[str, str]) -> Held:
+        """What is kept of a parameter, and how it lies."""
         unit = self.looped(name)
-        self.scope = unit
-        held = Held(number, Some(self.symbols.unit(unit)) if unit else None, self.kinds(split))
-        pair = Pair(self.slot(what, name), held)
-        self.scope = ""
-        return pair, held
+        return Held(number, Some(self.symbols.unit(unit)) if unit else None, self.kinds(split))
 
     def program(self) -> Program:
         """The whole program."""
-        names = list(self.alone.weights)
         self.read_weights()
         init = self.phase("init")
-        for name in names:
-            self.scope = self.looped(name)
-            self.weights[name] = self.used(name)
-        self.scope = ""
-        step = self.microbatches()
-        self.cells = {k: c for k, c in self.cells.items() if k[0] not in ("updated", "counter")}
-        save, resume = self.phase("save"), self.phase("resume")
-        rest, given, disk = [], [], []
-        for name in names:
-            for what, number, share, first in (
-                    ("weight", self.alone.weights[name], 0, self.begins(name)),
-                    ("master", self.alone.weights[name], 1, None),
-                    ("moments", self.alone.moments[name], 1, self.reference.split_dims.get(name, {}))):
-                rest.append(self.held(what, name, number, self.rest(name, share))[0])
-                if first is not None:
-                    given.append(self.held(what, name, number, first)[1])
-                if ("disk", what, name) in self.cells:
-                    disk.append(self.cells["disk", what, name].slot)
+        self.resting = {state: self.at_rest(state, cells) for state, cells in self.copies.items()}
+        self.copies = dict(self.resting)
+        step, resting = self.microbatches(), self.there()
+        self.unchanged({state: tuple(c.slot for c in cells) for state, cells in self.resting.items()}, "a step")
+        self.cells = {k: c for k, c in self.cells.items() if k[0] != "counter"}
+        self.copies = dict(self.resting)
+        save: tuple[Block, ...] = ()
+        resume: tuple[Block, ...] = ()
+        if resumed := any(self.step.tree("resume")):
+            save, self.copies = self.phase("save"), {}
+            resume = self.phase("resume")
+            self.unchanged(resting, "a resume")
+        rest, given, disk = [], [], [cell.slot for cell in self.disk.values()]
+        for (value, _, name), cells in self.resting.items():
+            rest.append(Pair(cells[0].slot, self.held(name, self.alone.kept[value][name], cells[0].split)))
+        for name, number in self.alone.kept["weight"].items():
+            given.append(self.held(name, number, self.begins(name)))
+        for name, number in self.alone.kept["moments"].items():
+            given.append(self.held(name, number, self.reference.split_dims.get(name, {})))
         for name, number in self.alone.counters.items():
             held = Held(number, None, self.kinds({}))
             given.append(held)
             rest.append(Pair(self.counter(name).slot, held))
             disk.append(self.slot("disk", name))
+        if not resumed:  # a stop then loses nothing: the run is one that never stops
+            disk = [pair.first for pair in rest]
         data = tuple(Held(number, None, self.kinds(self.arrives(name))) for name, number in self.alone.data.items())
         ways = self.symbols.ways
         mesh = Mesh(len(self.axes), tuple(ways[self.symbols.like[d]] for d in ways),
                     tuple(self.symbols.dims(self.symbols.touch.get(d, (d,))) for d in ways))
-        return Program(mesh, self.ones(), self.alone.stretches, self.alone.states, tuple(given), data, init, step, save,
-                       resume, tuple(disk), tuple(rest))
+        return Program(mesh, self.ones(), self.alone.stretches, self.alone.states, self.alone.begins, tuple(given),
+                       data, init, step, save, resume, tuple(disk), tuple(rest))
 
     def ones(self) -> tuple[tuple[Pair, ...], ...]:
         """All tokens over those of all ranks in all microbatches: 1 where counts are equal."""

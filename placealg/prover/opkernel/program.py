@@ -330,6 +330,7 @@ class Program:
     ones: tuple[Powers, ...]
     alone: tuple[Stretch, ...]
     states: tuple[Pair, ...]
+    begins: tuple[Pair, ...]
     given: tuple[Held, ...]
     data: tuple[Held, ...]
     init: tuple[Block, ...]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from placealg.models.backward import differentiated, needs_gradient, terms
 from placealg.models.graph import Graph, Op
@@ -30,13 +31,19 @@ from placealg.prover.opkernel.program import (
     Stretch,
 )
 from placealg.prover.opkernel.symbols import Symbols
-from placealg.step.event import Reference
+from placealg.step.event import Group, Reference
 
-UPDATED = ("update", "moments")
-"""What an update makes: the weight, and what the optimizer keeps."""
+UPDATED = ("master", "moments")
+"""What an update makes: the parameter, and what the optimizer keeps."""
 
 COUNTERS = ("step", "rng")
 """What is moved once in a step: its counter, which updates read, and the random stream, of which masks are drawn."""
+
+Reader = tuple[str, int]
+"""An op's result, and which of its operands reads a tensor."""
+
+Together = Mapping[str, tuple[frozenset[Reader], ...]]
+"""Tensor -> sets of its readers whose gradients are added first."""
 
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
@@ -47,32 +54,45 @@ def in_order(value: Pair) -> int:
     return int(value.first)
 
 
-def per_unit(graph: Graph) -> dict[str, list[str]]:
-    """Unit of several instances -> its parameters; first, under "", those of which there is one.
+def per_unit(reference: Reference) -> dict[str, list[str]]:
+    """Unit of several instances -> its parameters that gradients reach; first, under "", those of which there is one.
 
-    >>> from placealg.models.transformer import gpt
-    >>> list(per_unit(gpt().graph))
+    >>> import placealg as pa
+    >>> list(per_unit(pa.derive("dp", "gpt").reference))
     ['', 'layer']
     """
+    graph = reference.graph
+    trained = {name for group in reference.trained for name in group.parameters}
     found: dict[str, list[str]] = {"": []}
     for parameter in graph.parameters:
-        found.setdefault(parameter.unit if graph.loop(parameter.unit) else "", []).append(parameter.name)
+        names = found.setdefault(parameter.unit if graph.loop(parameter.unit) else "", [])
+        if parameter.name in trained:
+            names.append(parameter.name)
     return found
+
+
+def matrices(reference: Reference, group: Group, name: str) -> tuple[str, ...]:
+    """The dims along which an update reads a parameter whole, () if it reads of it its element alone."""
+    if not group.whole_reads:
+        return ()
+    numbered = group.numbered[group.parameters.index(name)] if group.numbered else ()
+    return tuple(d for d in reference.graph.tensors[name].dims if d not in numbered)
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
     """The single device's program: its stretches, what it keeps, and where its values and lines are found.
 
-    `weights`, `moments`, `data` and `counters` are values by name. `lines` and `handed` find the line, and the value
+    `kept` are the values that a parameter has between steps, by what of it is kept; `data` and `counters` are values by
+    name; pairs of `begins` are kept, and start as one. `lines` and `handed` find the line, and the value
     that it makes: by scope, op and operands, and, for what a loop is handed, by scope and value. `entering` are the
     values that the loop of a unit hands on: forward, backward, and of the norm.
     """
 
     stretches: tuple[Stretch, ...]
     states: tuple[Pair, ...]
-    weights: Mapping[str, Number]
-    moments: Mapping[str, Number]
+    begins: tuple[Pair, ...]
+    kept: Mapping[str, Mapping[str, Number]]
     data: Mapping[str, Number]
     lines: Mapping[tuple[str, Single, tuple[Pair, ...]], tuple[Number, Pair]]
     handed: Mapping[tuple[str, Pair], Number]
@@ -83,7 +103,7 @@ class Alone:
 class _Device:
     """The lines that were written, and the maker of those of `network.py`."""
 
-    def __init__(self, reference: Reference, symbols: Symbols) -> None:
+    def __init__(self, reference: Reference, symbols: Symbols, together: Together) -> None:
         self.reference, self.graph, self.symbols = reference, reference.graph, symbols
         self.scope = ""
         self.stretches: list[tuple[str, bool, list[Pair]]] = []
@@ -92,7 +112,8 @@ class _Device:
         self.values = 0
         self.count = 0
         self.made: dict[tuple[str, str], Pair] = {}
-        self.grads: dict[str, list[Pair]] = {}
+        self.grads: dict[str, list[tuple[frozenset[Reader], Pair]]] = {}
+        self.together = together
         self.counters = {name: self.new() for name in COUNTERS}
         self.entering = {loop.unit: (self.new(), self.new(), self.new()) for loop in self.graph.loops}
 
@@ -174,16 +195,31 @@ class _Device:
         parts = self.grads.get(name)
         if not parts:
             raise Outside("", f"{name} gets no gradient")
-        return self.add(sorted(parts, key=in_order))
+        for group in self.together.get(name, ()):
+            inside = [part for part in parts if part[0] and part[0] <= group]
+            if len(inside) > 1:
+                of = frozenset(reader for part in inside for reader in part[0])
+                parts = [*(p for p in parts if p not in inside), (of, self.sum([value for _, value in inside]))]
+        return self.sum([value for _, value in parts])
+
+    def sum(self, values: list[Pair]) -> Pair:
+        """A sum of gradients, in the order in which they were made."""
+        return self.add(sorted(values, key=in_order))
 
 
-def alone(reference: Reference, symbols: Symbols) -> Alone:
-    """The single device's program of a reference; raises Outside."""
+def alone(reference: Reference, symbols: Symbols, together: Together = MappingProxyType({})) -> Alone:
+    """The single device's program of a reference; raises Outside.
+
+    `together` says which parts of a tensor's gradient are added first: a sum is the same in every order, and the one
+    that ranks take is a line then.
+    """
     graph = reference.graph
     _check(reference)
-    device = _Device(reference, symbols)
+    device = _Device(reference, symbols, together)
     weights = {t.name: device.new() for t in graph.parameters}
-    moments = {t.name: device.new() for t in graph.parameters if not t.frozen}
+    trained = {name for group in reference.trained for name in group.parameters}
+    averaged = {name for group in reference.groups if group.averaged for name in group.parameters}
+    moments, averages = ({t.name: device.new() for t in graph.parameters if t.name in of} for of in (trained, averaged))
     data = {t.name: device.new() for t in graph.tensors.values() if t.kind == "data"}
     for name, number in weights.items():
         device.made[name, ""] = Pair(number, "This" if device.looped(name) else "First")
@@ -191,16 +227,18 @@ def alone(reference: Reference, symbols: Symbols) -> Alone:
         device.made[name, ""] = Pair(number, "First")
     _forward(device)
     _backward(device)
-    updated = _update(device, moments)
+    updated = _update(device, moments, averages)
     device.stretch("")
     moved = {number: device.row(f"next {name}", (), [Pair(number, "First")])
              for name, number in device.counters.items()}
     stretches = tuple(Repeat(symbols.unit(unit), down, tuple(lines)) if unit else Plain(tuple(lines))
                       for unit, down, lines in device.stretches if lines)
-    states = tuple(Pair(n, updated[name][k]) for name in updated for k, n in enumerate((weights[name], moments[name])))
+    states = tuple(Pair(number, updated.get(number, number)) for numbers in (weights, moments, averages)
+                   for number in numbers.values())
     states += tuple(Pair(number, value.first) for number, value in moved.items())
-    return Alone(stretches, states, weights, moments, data, device.lines, device.handed, device.entering,
-                 device.counters)
+    begins = tuple(Pair(number, weights[name]) for name, number in averages.items())
+    kept = {"weight": weights, "master": weights, "moments": moments, "average": averages}
+    return Alone(stretches, states, begins, kept, data, device.lines, device.handed, device.entering, device.counters)
 
 
 def _check(reference: Reference) -> None:
@@ -213,7 +251,7 @@ def _check(reference: Reference) -> None:
         (bool(reference.pipeline.axis), "a pipeline"),
         (reference.skip or reference.scaled, "steps that overflow"),
         (bool(reference.random_keys), "random streams keyed by rank"),
-        (any(g.statistic or g.frozen or g.averaged for g in reference.groups), "frozen groups, statistics or averages"),
+        (any(g.statistic for g in reference.groups), "statistics"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in reference.groups),
          "an update that reads neither its element nor whole matrices"),
         (any(g.unit != g.parameters[0].partition(".")[0] for g in reference.groups), "a group of several units"),
@@ -261,7 +299,7 @@ def _backward(device: _Device) -> None:
             device.stretch("")
             leaving = device.entering[unit][1]
             device.hand(leaving, Last(device.symbols.unit(unit)), device.gradient(loop.last))
-            device.grads[loop.last] = [Pair(leaving, "Next")]
+            device.grads[loop.last] = [(frozenset(), Pair(leaving, "Next"))]
         device.stretch(unit, down=True)
         for op in reversed(ops):
             if op.output not in needs:
@@ -271,10 +309,10 @@ def _backward(device: _Device) -> None:
                 got = backward(device, graph, op, k, arriving,
                                lambda j, op=op: device.read(op.inputs[j]),  # type: ignore[misc]
                                lambda name, op=op: device.made[op.output, name])  # type: ignore[misc]
-                device.grads.setdefault(op.inputs[k], []).append(got)
+                device.grads.setdefault(op.inputs[k], []).append((frozenset({(op.output, k)}), got))
         if loop is not None and loop.slot in needs:
             device.hand(leaving, "This", device.gradient(loop.slot))
-            device.grads.setdefault(loop.first, []).append(Pair(leaving, "First"))
+            device.grads.setdefault(loop.first, []).append((frozenset(), Pair(leaving, "First")))
 
 
 def _seed(device: _Device) -> Pair:
@@ -282,25 +320,31 @@ def _seed(device: _Device) -> Pair:
     return device.scale({TOKENS: -1}, device.row("one", (), []))
 
 
-def _update(device: _Device, moments: Mapping[str, Number]) -> dict[str, tuple[Number, Number]]:
-    """Norm, clip and update of every parameter: its weight and its moments in the next step."""
+def _update(device: _Device, moments: Mapping[str, Number], averages: Mapping[str, Number]) -> dict[Number, Number]:
+    """Norm, clip and update of every parameter: what is kept -> what it is in the next step."""
     reference = device.reference
-    whole = {name for group in reference.groups if group.whole_reads for name in group.parameters}
-    names = per_unit(device.graph)
+    groups = {name: group for group in reference.trained for name in group.parameters}
+    names = per_unit(reference)
     gradients = _gradients(device, names)
     coefficient = _coefficient(device, gradients) if reference.clip else None
-    updated: dict[str, tuple[Number, Number]] = {}
+    updated: dict[Number, Number] = {}
     for unit, of_unit in names.items():
         device.stretch(unit)
+        index: Index = "This" if unit else "First"
         for name in of_unit:
-            gradient = gradients[unit][name]
+            gradient, weight = gradients[unit][name], device.made[name, ""]
             if coefficient is not None:
                 gradient = device.einsum([gradient, coefficient], ())
-            over = device.graph.tensors[name].dims if name in whole else ()
-            step = Pair(device.counters["step"], "First")
-            reads = [device.made[name, ""], Pair(moments[name], "This" if unit else "First"), gradient, step]
-            made = [device.row(f"{what} of {name}", over, reads) for what in UPDATED]
-            updated[name] = (made[0].first, made[1].first)
+            read = {"master": weight, "moments": Pair(moments[name], index), "grad_sum": gradient}
+            args = [*read.values(), Pair(device.counters["step"], "First")]
+            if over := matrices(reference, groups[name], name):
+                args.append(device.row(f"matrix of {name}", over, [read[v] for v in groups[name].whole_reads]))
+            made = {what: device.row(f"{what} of {name}", (), args) for what in UPDATED}
+            updated[weight.first] = made["master"].first
+            updated[moments[name]] = made["moments"].first
+            if name in averages:
+                updated[averages[name]] = device.row(f"average of {name}", (), [Pair(averages[name], index),
+                                                                               made["master"]]).first
     return updated
 
 

@@ -37,8 +37,9 @@ class Tensors(Instructions):
 
     def read(self, name: str, label: str = "") -> Cell:
         """A copy of a tensor, or, if it was never made, the one from which it derives; else a slot that is empty."""
-        if name in self.weights:
-            return self.weights[name]
+        if name in self.alone.kept["weight"]:
+            copies = self.copies.get(("weight", "device", name), ())
+            return copies[-1] if copies else Cell(self.slot("nothing", name), None, {})
         made = [self.key(name, one) for one in origins(label) if self.key(name, one) in self.cells]
         return self.cells[made[0]] if made else Cell(self.slot("nothing", name, label), None, {})
 
@@ -113,18 +114,19 @@ class Tensors(Instructions):
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""
         source, to = dim_of(e.source), dim_of(e.to)
-        from_, into = _PLACES.get(e.verb, ("", ""))
+        verb = e.verb if e.verb != "shift" else "all_gather" if source else "reduce_scatter"  # Rings.v: a whole ring
+        from_, into = _PLACES.get(verb, ("", ""))
         if not e.axes or _place(e.source) not in from_ or _place(e.to) not in into:
             raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel of ops")
-        self.begin(e.value, e.version, e.verb, *e.axes)
+        self.begin(e.value, e.version, verb, *e.axes)
         mean = {a: -1 for a in e.axes} if e.op == "mean" else {}
         if e.on_gradient:
             arg = self.gradient(e.tensor, e.version)
-            self.set_gradient(e.tensor, e.version, self.scaled(mean, self.sent(e.verb, e.axes, source, to, arg)))
+            self.set_gradient(e.tensor, e.version, self.scaled(mean, self.sent(verb, e.axes, source, to, arg)))
             return
         arg = self.sent_from(e.tensor, e.version)
         out = self.slot("copy", e.tensor, e.version)
-        cell = self.scaled(mean, self.sent(e.verb, e.axes, source, to, arg, None if mean else out), out)
+        cell = self.scaled(mean, self.sent(verb, e.axes, source, to, arg, None if mean else out), out)
         self.keep(e.tensor, e.version, cell)
 
     def freed(self, e: Event) -> None:

@@ -308,13 +308,17 @@ Fixpoint all_ordered (ss : list stretch) : option made_later :=
 Definition ordered (p : program) : bool :=
   match all_ordered (alone p) with Some l => forallb (fun q => fresh l (fst q)) (states p) | None => false end.
 
+(** What a state is in the beginning: as another, or itself. *)
+Definition first_of (p : program) (n : positive) : option positive :=
+  match find (fun q => (fst q =? n)%positive) (begins p) with Some q => Some (snd q) | None => Some n end.
+
 Definition check (p : program) : bool :=
   let table := of_list (lines p) in
   let blocks := check_blocks (on p) (ones p) table in
   let all_rest next k := forallb (rests (on p) (ones p) next k) (rest p) in
   forallb (fun q => existsb (fun r => (value_of (snd r) =? fst q)%positive) (rest p)) (states p)
   && forallb well_kept (rest p) && ordered p
-  && match blocks (given p) false (init p) nothing with Some k => all_rest Some k | None => false end
+  && match blocks (given p) false (init p) nothing with Some k => all_rest (first_of p) k | None => false end
   && match check_parts (on p) (ones p) table (data p) (step p) (resting (rest p)) with
     | Some k => all_rest (next_of p) k
     | None => false end

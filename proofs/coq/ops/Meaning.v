@@ -67,6 +67,7 @@ Record program := Program {
   ones : list mono; (* products of sizes and counts that are 1, such as all tokens over those of all ranks *)
   alone : list stretch; (* the single device's step *)
   states : list (positive * positive); (* what it keeps: in the next step the first is what the second was *)
+  begins : list (positive * positive); (* what it keeps and begins with: the first is as the second, as averages are *)
   given : list held; (* what a run begins with *)
   data : list held; (* what each step reads *)
   init : list block; step : list part; save : list block; resume : list block;
@@ -150,7 +151,8 @@ Definition handed (v : @values K) : Prop :=
   (forall h, In h (given p) -> forall l, l < count w (per h) ->
     lies (size w) (home w) (axes (on p)) (input w true (value_of h) 0 l) (v (value_of h) 0 l) (lying h)) /\
   (forall h, In h (data p) -> forall t l, l < count w (per h) ->
-    lies (size w) (home w) (axes (on p)) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)).
+    lies (size w) (home w) (axes (on p)) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) /\
+  (forall n k, In (n, k) (begins p) -> forall l i, v n 0 l i = v k 0 l i).
 
 (** ** A run, that is stopped behind the steps that [stops] says, and goes on from what it saved. *)
 Definition stopped (path : list nat) (m : @memory K) : @memory K := fun s l =>

@@ -86,7 +86,7 @@ Proof. split; [intros u l _ s x F|intros n x F]; [destruct s|]; discriminate. Qe
 Theorem accepted_right : check p = true -> forall stops t, right t (run w p stops t).
 Proof.
   unfold check; rewrite !andb_true_iff; intros [[[[[_ W] _] I] S] R] stops.
-  destruct handed_ as [given_ data_].
+  destruct handed_ as [given_ [data_ begun]].
   set (table := of_list (lines p)) in *.
   assert (none : forall h, In h (@nil held) -> forall t l, l < count w (per h) ->
     lies (size w) (home w) (axes g) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) by (intros h []).
@@ -95,7 +95,9 @@ Proof.
     destruct (nothing_known 0 (fun _ l => junk w [l])) as [Kn0 S0].
     destruct (blocks_sound w p v ok solved 0 true (given p) given_ false (init p) (fun _ _ l => junk w [l])
       (fun _ => [0]) 0 nothing k ltac:(easy) Kn0 S0 C) as [Kn _].
-    apply (known_right Some 0 0 _ k Kn); auto. intros n n' E; inversion E; auto.
+    apply (known_right (first_of p) 0 0 _ k Kn); auto. intros n n' E l i; unfold first_of in E.
+    destruct (find _ (begins p)) as [[a b]|] eqn:F; inversion E; subst; auto.
+    apply find_some in F as [ins same]; apply Pos.eqb_eq in same; cbn in same; subst; cbn; auto.
   - destruct (check_parts _ _ _ _ _ _) as [k|] eqn:C in S; [|discriminate].
     destruct (resting_known t _ W IH) as [Kn0 S0].
     destruct (parts_sound w p v ok solved t false (data p) (fun h ins l => data_ h ins t l) (step p) _ [1;

@@ -26,7 +26,7 @@ Definition split := [(0, 0); (1, 0)].
 
 (** Atoms are all tokens, microbatches, ranks, and the tokens of a rank in a microbatch. *)
 Definition with_step (parts : list part) : program := Program
-  (Mesh 2 [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_step [(2, 7)%positive]
+  (Mesh 2 [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_step [(2, 7)%positive] []
   [Held 2 None [Full; Full]] [Held 1 None [Shard 0; Shard 0]]
   [Run [Read 2 weight]] parts [] [] [weight] [(weight, Held 2 None [Full; Full])].
 
@@ -111,7 +111,7 @@ Proof.
 Qed.
 Lemma world_handed parts : handed world_ (with_step parts) (truth world_ (with_step parts) free_).
 Proof.
-  split; intros h [<-|[]]; cbn [value_of lying per Machine.axes on with_step input world_].
+  split; [|split; [|intros n k []]]; intros h [<-|[]]; cbn [value_of lying per Machine.axes on with_step input world_].
   - intros l _; apply (lies_whole begin_); [|cbn; intuition discriminate]; intros i i' same; unfold begin_;
     now rewrite same.
   - intros t l _; assert (T : truth world_ (with_step parts) free_ 1%positive t l = data_ t) by (destruct t;

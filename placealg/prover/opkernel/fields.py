@@ -11,13 +11,14 @@ from placealg.step.event import Event
 from placealg.step.versions import LEFT_OUT, ONCE
 
 _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
-    "tensor compute": "axes op reads", "tensor free": "version reads", "tensor assign": "reads",
+    "tensor compute": "axes divisor op reads", "tensor free": "version reads", "tensor assign": "reads",
     "tensor": "axes op source to version", "norm all_reduce": "axes op source to",
     "loss compute": "divisor reads", "loss scale": "divisor",
     "counter store": "where", "counter broadcast": "axes", "counter": "",
+    "count all_reduce": "axes op source to", "count": "",
     "gather": "axes source to", "all_gather": "axes source to tier", "free": "axes tier", "zero": "where tier",
-    "reduce": "axes op divisor source to", "accumulate": "tier", "scale": "divisor", "norm": "where tier", "clip": "tier",
-    "update": "where tier source", "publish": "axes source to", "broadcast": "axes", "slice": "axes",
+    "reduce": "axes op divisor source to", "accumulate": "tier", "scale": "divisor", "norm": "where tier",
+    "clip": "tier", "update": "where tier source", "publish": "axes source to", "broadcast": "axes", "slice": "axes",
     "assign": "where source tier", "offload": "where source tier", "fetch": "where source tier",
     "store": "where tier", "load": "tier"}.items()}
 """Of an event on tensors, on the norm or the loss, or on a group, by its verb: the fields that are printed."""

@@ -109,6 +109,10 @@ class Instructions:
         self.coefficient: Cell | None = None
         self.norm: Cell | None = None
         self.factor: dict[str, int] = {}
+        self.counts = 0
+        self.count: Cell | None = None
+        self.labels = {(e.value, k): v.label for e in step.events if e.on_tensor and e.verb == "compute"
+                       and not e.on_gradient for k, v in enumerate(e.operands)}
 
     def looped(self, name: str) -> str:
         """The unit in whose instances a tensor is made; "" if there is one."""
@@ -254,7 +258,7 @@ class Instructions:
         moved = self.cells.get(("counter", name, self.event.phase))
         return moved or Cell(slot, Pair(number, "First"), {})
 
-    def count(self, e: Event) -> None:
+    def on_counter(self, e: Event) -> None:
         """A counter is read, moved, stored or loaded."""
         counter, slot = self.counter(e.value), self.slot("disk", e.value)
         self.begin("counter", e.value, e.verb)

@@ -84,7 +84,7 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         return {"": make.row(op.kind, (), args)}
     if family == "route":
         return {"": make.row(f"route {op.over}", op.over[:1], args)}
-    if family in ("norm", "softmax"):
+    if family in ("norm", "softmax", "logsumexp"):
         found = {k.name: make.row(f"{op.kind}.{k.name}", op.over, args[:1]) for _, k in kept(graph, op)}
         return {"": make.row(op.kind, op.over, args), **found}
     if op.kind == "rope":

@@ -27,8 +27,9 @@ from placealg.prover.opkernel.program import (
     Read,
     Slot,
     Some,
+    Zero,
 )
-from placealg.prover.opkernel.single import COUNTERS, TOKENS
+from placealg.prover.opkernel.single import COUNTERS, TOKENS, targets
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event
 from placealg.step.program import EventLoop, Node, Step
@@ -125,11 +126,17 @@ class _Printer(Parameters):
                     raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
                 if any(self.sent_from(v.tensor, v.label).value is None for v in e.operands):
                     raise Outside(e.path, "the loss reads what is not the single device's: not in the kernel of ops")
-                self.factor = {}
+                self.factor, self.counts = {}, 0
             for name, power in e.divisor.powers:
-                self.factor[name] = self.factor.get(name, 0) - power
+                if name == "count":
+                    self.counts += power
+                else:
+                    self.factor[name] = self.factor.get(name, 0) - power
+        elif e.value == "count" and e.verb == "all_reduce" and self.count is not None:
+            self.begin("count", *e.axes)
+            self.count = self.sent("all_reduce", e.axes, "", "", self.count)
         elif e.value in COUNTERS:
-            self.count(e)
+            self.on_counter(e)
         elif not e.on_tensor:
             raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
         elif e.verb == "compute":
@@ -162,12 +169,36 @@ class _Printer(Parameters):
                 self.unchanged(before, "a microbatch")
                 parts.append(Microbatches(tuple(self.sums), tuple(self.blocks)))
                 self.blocks = []
+            elif isinstance(node, Event) and (node.value, node.verb) == ("count", "compute"):
+                check_fields(node)
+                parts.extend(self.counted(node))
             else:
                 self.node(node)
         self.flush()
         parts.append(Once(tuple(self.blocks)))
         self.blocks = []
         return tuple(parts)
+
+    def counted(self, e: Event) -> tuple[Once | Microbatches, ...]:
+        """A rank counts its own tokens, as its loss reads them, in all microbatches."""
+        self.begin("count")
+        whole, name = self.slot("count"), targets(self.graph)
+        self.pending.append(Zero(whole))
+        self.flush()
+        before = Once(tuple(self.blocks))
+        self.blocks, self.event = [], e
+        there = set(self.live), dict(self.cells)
+        self.read_data()
+        for slicing in (x for x in self.step.events if x.tensor == name and x.phase == "forward" and x.verb == "slice"):
+            check_fields(slicing)
+            self.move(slicing)
+        self.begin("count")
+        part = self.einsum([self.weights(self.graph.ops[-1])], self.graph.tensors[name].dims)
+        self.flush()
+        self.count = Cell(whole, part.value, {a: w for a, w in part.split.items() if a != MICRO})
+        loop = Microbatches((Pair(part.slot, whole),), tuple(self.blocks))
+        self.blocks, (self.live, self.cells) = [], there
+        return before, loop
 
     def read_data(self) -> None:
         """What each microbatch begins with."""

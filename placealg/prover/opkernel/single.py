@@ -45,6 +45,9 @@ Reader = tuple[str, int]
 Together = Mapping[str, tuple[frozenset[Reader], ...]]
 """Tensor -> sets of its readers whose gradients are added first."""
 
+WEIGHT, INVERSE = "weight of a token", "inverse"
+"""Functions: whether a token counts, by its target, and one over a count."""
+
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
 
@@ -246,8 +249,10 @@ def _check(reference: Reference) -> None:
     for wrong, told in (
         (graph.whole, "units run whole"),
         (bool(graph.beside), "a unit is handed several tensors"),
-        (bool(terms(graph)) or reference.losses != ("loss",), "further terms of the loss"),
-        (reference.weighting != "token_mean", f"weights of tokens: {reference.weighting}"),
+        (reference.losses != ("loss",), "further losses"),
+        (bool(terms(graph)) and not counted_alike(reference), "further terms of the loss, and counts of tokens"),
+        (reference.weighting not in ("token_mean", "sum") and not counted_alike(reference),
+         f"weights of tokens: {reference.weighting}"),
         (bool(reference.pipeline.axis), "a pipeline"),
         (reference.skip or reference.scaled, "steps that overflow"),
         (bool(reference.random_keys), "random streams keyed by rank"),
@@ -304,7 +309,10 @@ def _backward(device: _Device) -> None:
         for op in reversed(ops):
             if op.output not in needs:
                 continue
-            arriving = _seed(device) if op == graph.ops[-1] else device.gradient(op.output)
+            if starts(graph, op):
+                device.grads.setdefault(op.inputs[0], []).append((frozenset({(op.output, 0)}), _seed(device, op)))
+                continue
+            arriving = device.gradient(op.output)
             for k in differentiated(graph, op):
                 got = backward(device, graph, op, k, arriving,
                                lambda j, op=op: device.read(op.inputs[j]),  # type: ignore[misc]
@@ -315,9 +323,40 @@ def _backward(device: _Device) -> None:
             device.grads.setdefault(loop.first, []).append((frozenset(), Pair(leaving, "First")))
 
 
-def _seed(device: _Device) -> Pair:
-    """The gradient of the mean over all tokens at each token's loss."""
-    return device.scale({TOKENS: -1}, device.row("one", (), []))
+def targets(graph: Graph) -> str:
+    """What tells the tokens that count from the others: the targets of the loss; raises Outside."""
+    summed = graph.ops[-1]
+    of = graph.producer(summed.inputs[0])
+    if summed.kind != "sum" or of is None or of.row.family != "cross_entropy":
+        raise Outside("", "a loss that is no sum over tokens of a cross entropy: not in the kernel of ops")
+    return of.inputs[1]
+
+
+def starts(graph: Graph, op: Op) -> bool:
+    """Whether a backward starts at an op: it sums the loss, or a further term of it, over tokens."""
+    return op == graph.ops[-1] or op in terms(graph)
+
+
+def weight_of(graph: Graph, op: Op) -> str:
+    """The function that tells, by a token's target, whether the token counts in a term of the loss."""
+    return WEIGHT if op == graph.ops[-1] else f"{WEIGHT} in {op.output}"
+
+
+def _seed(device: _Device, op: Op) -> Pair:
+    """The gradient of the loss at that of each token: its weight, for a mean over all tokens that count."""
+    name = targets(device.graph)
+    weights = device.row(weight_of(device.graph, op), (), [device.read(name)])
+    if device.reference.weighting == "sum":
+        return weights
+    if counted_alike(device.reference):
+        return device.scale({TOKENS: -1}, weights)
+    count = device.einsum([weights], device.graph.tensors[name].dims)
+    return device.einsum([weights, device.row(INVERSE, (), [count])], ())
+
+
+def counted_alike(reference: Reference) -> bool:
+    """Whether all ranks have equally many tokens that count in each microbatch, by what a verdict assumes."""
+    return "equal_counts" in reference.hypotheses
 
 
 def _update(device: _Device, moments: Mapping[str, Number], averages: Mapping[str, Number]) -> dict[Number, Number]:

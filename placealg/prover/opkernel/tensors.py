@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from placealg.models.backward import keepers
+from placealg.arith import ONE
+from placealg.models.backward import keepers, terms
 from placealg.models.graph import Op
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.instructions import Cell, Instructions
 from placealg.prover.opkernel.network import backward, forward
 from placealg.prover.opkernel.program import (
-    Do,
     Free,
     Scale,
-    Some,
     SScale,
 )
-from placealg.prover.opkernel.single import TOKENS, in_order
+from placealg.prover.opkernel.single import INVERSE, TOKENS, in_order, starts, targets, weight_of
 from placealg.step.event import Event, dim_of
 from placealg.step.gradient_targets import receivers
 from placealg.step.versions import origins
@@ -84,6 +83,8 @@ class Tensors(Instructions):
         op = self.graph.producer(e.tensor)
         if op is None:
             raise Outside(e.path, "no op makes it")
+        if e.divisor != ONE and not (e.on_gradient and op in terms(self.graph)):
+            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel of ops")
         labels = [v.label for v in e.operands] or [""] * len(op.inputs)
         self.begin(e.value)
         if e.on_gradient:
@@ -95,21 +96,34 @@ class Tensors(Instructions):
 
     def transposed(self, e: Event, op: Op, labels: list[str]) -> None:
         """The backward of an op: what each operand gets."""
-        if op == self.graph.ops[-1]:
-            one = self.row("one", (), [])
-            mean = SScale(self.symbols.powers({TOKENS: -1}))
-            line, value = self.claimed(mean, [one])
-            out = self.temporary()
-            self.pending.append(Do(Scale(self.symbols.powers(self.factor)), (one.slot,), out,
-                                   None if line is None else Some(line)))
-            arriving = Cell(out, value, one.split)
-        else:
-            arriving = self.gradient(op.output)
+        if starts(self.graph, op):
+            if op != self.graph.ops[-1]:
+                self.factor, self.counts = {n: -q for n, q in e.divisor.powers}, 0
+            self.grads.setdefault((self.key(op.inputs[0], "")[0], op.inputs[0], labels[0]), []).append(self.seed(op))
+            return
+        arriving = self.gradient(op.output)
         for j in receivers(e, self.reference):
             got = backward(self, self.graph, op, j, arriving, lambda k: self.read(op.inputs[k], labels[k]),
                            lambda name: self.read(f"{op.output}.{name}" if name else op.output))
             name = op.inputs[j]
             self.grads.setdefault((self.key(name, "")[0], name, labels[j]), []).append(got)
+
+    def weights(self, op: Op) -> Cell:
+        """Which tokens of a rank count in a term of the loss, by the targets that its loss reads."""
+        name = targets(self.graph)
+        return self.row(weight_of(self.graph, op), (), [self.read(name, self.labels.get((self.graph.ops[-1].inputs[0], 1), ""))])
+
+    def seed(self, op: Op) -> Cell:
+        """The gradient of the loss at that of each token, divided by whatever divides the loss."""
+        weights = self.weights(op)
+        if self.counts > 1 or (self.counts and self.count is None):
+            raise Outside(self.event.path, "the loss is divided by a count that nothing made: not in the kernel of ops")
+        if self.counts and self.count is not None:
+            return self.scaled(self.factor, self.einsum([weights, self.row(INVERSE, (), [self.count])], ()))
+        single = SScale(self.symbols.powers({TOKENS: -1}))
+        if self.reference.weighting == "sum":
+            return self.scaled(self.factor, weights)
+        return self.emit(Scale(self.symbols.powers(self.factor)), [weights], weights.split, single)
 
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""

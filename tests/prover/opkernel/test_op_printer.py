@@ -41,7 +41,7 @@ from placealg.prover.opkernel.single import alone
 from placealg.prover.opkernel.symbols import Symbols
 from placealg.prover.verdict import PROVED, overall
 from placealg.step.program import Step
-from placealg.strategy.file import proofs_folder
+from placealg.strategy.file import parse_strategy_file, proofs_folder
 
 
 def step_of(strategy: str, model: str) -> Step:
@@ -54,15 +54,47 @@ def test_the_extracted_checker_is_that_of_its_sources() -> None:
 
 ACCEPTED = [("dp", "mlp"), ("zero1", "gpt"), ("zero3", "mlp"), ("hsdp", "mlp"), ("mics", "mlp"), ("tp", "gpt"),
             ("tp_sp_keep", "gpt"), ("zero3*tp_sp", "gpt"), ("cp", "gpt"), ("cp_ulysses", "gpt"),
-            ("tp_sp*recompute_full", "gpt"), ("ep", "moe")]
-MORE = [*((strategy, "llama-3-70b") for strategy in ("tp", "tp_sp", "zero3*tp_sp*cp_ulysses")),
-        *((strategy, "mixtral-8x7b") for strategy in ("dp", "ep", "zero3*ep", "tp_sp"))]
+            ("tp_sp*recompute_full", "gpt"), ("ep", "moe"), ("zero1*cp_ring", "gpt"), ("zeropp", "mlp"),
+            ("zero1*tp*offload_optimizer", "gpt"), ("zero3*offload_parameters", "mlp")]
+MORE = [*((strategy, "llama-3-70b") for strategy in ("tp", "tp_sp", "zero3*tp_sp*cp_ulysses", "zero3*tp_sp*cp_ring")),
+        *((strategy, "mixtral-8x7b") for strategy in ("dp", "ep", "zero3*ep", "tp_sp")),
+        *((strategy, "deepseek-v3") for strategy in ("tp", "tp_sp", "zero1*tp*cp_ring*ep"))]
 
 
 @pytest.mark.parametrize(("strategy", "model"), [
     *ACCEPTED, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)])
 def test_whole_steps_are_accepted(strategy: str, model: str) -> None:
     assert accepts(printed(step_of(strategy, model)))
+
+
+SAYS = {
+    ("zero1*tp*cp", "gpt"): '[loss]\npreset = "token_mean"', ("dp", "mlp"): '[loss]\npreset = "sum"',
+    ("zero3", "mlp"): '[optimizer]\nname = "muon"', ("zero1", "mlp"): '[optimizer]\naverage = "optimizer"',
+    ("hsdp", "mlp"): '[optimizer]\naverage = "parameters"', ("zero1*tp", "gpt"): '[checkpoint]\nby = "one"',
+    ("zero2", "mlp"): '[checkpoint]\nholds = "parameters"', ("tp", "gpt"): '[adapters]\nmatch = "*"',
+    ("zero3*tp_sp", "gpt"): '[groups.norms]\nmatch = "*norm*"\nfrozen = true',
+    ("zero1*ep", "moe"): '[loss]\nterms = ["balance", "z"]'}
+"""A strategy and a model -> tables that say more than a placement."""
+
+
+@pytest.mark.parametrize(("strategy", "model"), SAYS)
+def test_whole_steps_that_say_more_are_accepted(strategy: str, model: str) -> None:
+    assert accepts(printed(saying(strategy, model, SAYS[strategy, model])))
+
+
+def saying(strategy: str, model: str, tables: str) -> Step:
+    return pa.derive(parse_strategy_file(f'base = "{strategy}"\n{tables}').strategy, resolve_model(model))
+
+
+@pytest.mark.parametrize("axes", [["microbatch"], ["microbatch", "dp"], ["microbatch", "cp"], ["dp", "cp"]])
+def test_counts_of_fewer_tokens_than_all_are_not_accepted(axes: list[str]) -> None:
+    step = saying("dp*cp", "gpt", f'[loss]\npreset = "token_mean"\ncount_axes = {axes}')
+    assert not accepted(step)
+
+
+def test_an_average_that_does_not_begin_as_the_weights_is_not_accepted() -> None:
+    program = printed(saying("dp", "mlp", '[optimizer]\naverage = "optimizer"'))
+    assert program.begins and accepts(program) and not accepts(dataclasses.replace(program, begins=()))
 
 
 def test_the_single_device_is_the_model_s() -> None:
@@ -212,7 +244,8 @@ def test_a_reduction_that_takes_a_mean_divides_by_its_divisor_too(field: str) ->
 @pytest.mark.parametrize(("strategy", "model", "draws"), [
     ("zero3*tp_sp", "gpt", 4), *(pytest.param(*case, 150, marks=pytest.mark.slow) for case in (
         ("tp", "gpt"), ("zero3*tp_sp", "gpt"), ("zero3*cp", "gpt"), ("zero1*tp*cp_ulysses", "gpt"),
-        ("zero1*ep*tp_sp", "moe"), ("hsdp*tp_sp*recompute_full", "gpt"), ("zero2*tp*recompute_selective", "gpt")))])
+        ("zero1*ep*tp_sp", "moe"), ("hsdp*tp_sp*recompute_full", "gpt"), ("zero2*tp*recompute_selective", "gpt"),
+        ("zero1*cp_ring", "gpt"), ("zeropp", "mlp"), ("zero1*tp*offload_optimizer", "gpt")))])
 def test_with_any_field_changed_what_is_accepted_is_proved(strategy: str, model: str, draws: int) -> None:
     """Every field of every event, in the words of files, so that none is left out by the printer."""
     draw, step, judged = random.Random(f"{strategy} {model}"), step_of(strategy, model), 0
@@ -237,6 +270,11 @@ def test_with_any_field_changed_what_is_accepted_is_proved(strategy: str, model:
     ("zero3*cp", "gpt", {"set": "update.step.update", "where": "owner(dp)"}),
     ("zero1*tp_sp", "gpt", {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "divisor": "2"}),
     ("zero2", "mlp", {"move": "forward.loss.compute", "after": "init.step.assign"}),
+    ("dp*offload_optimizer", "mlp", {"drop": "publish.layer.weight.master.fetch"}),
+    ("zero3*offload_optimizer", "mlp", {"drop": "backward.layer.weight.grad.offload"}),
+    ("zero3*offload_parameters", "mlp", {"set": "publish.layer.weight.offload", "from": "weight"}),
+    ("zeropp", "mlp", {"drop": "backward.layer.weight.gather[dp_shard]"}),
+    ("cp_ring", "gpt", {"drop": "backward.layer.attn.core.keys.grad.shift[cp]"}),
 ])
 def test_what_random_edits_found_stays_outside(strategy: str, model: str, words: dict[str, str]) -> None:
     assert not accepted(pa.edit(step_of(strategy, model), words))

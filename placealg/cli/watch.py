@@ -18,6 +18,7 @@ from placealg.errors import InputError
 from placealg.prover.verdict import UNDECIDED
 from placealg.render.conformance import document, document_beside, page, page_beside
 from placealg.watch.conformance import judged
+from placealg.watch.names import lacking
 from placealg.watch.seen import Seen, joined
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
 
@@ -67,7 +68,13 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
             case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
             told = judged(seen, case, case.model, names)
         else:
-            told = judged(seen, None, model_of(chosen.model or "gpt", **options(chosen)), names)
+            model = model_of(chosen.model or "gpt", **options(chosen))
+            trained = dict.fromkeys(c.parameter for rank in seen.ranks for c in rank.chains)
+            left = lacking(trained, model, names) if seen.lifted is not None and not chosen.model else ()
+            if left:
+                raise InputError(f"the run trains no {', '.join(left)} of the model {model.name}, which is taken where "
+                                 "--model says none")
+            told = judged(seen, None, model, names)
     except InputError as problem:
         if not chosen.strategy and seen.alone:
             raise InputError(f"{problem}; it was not run again beside a single device either: {seen.alone}") from None

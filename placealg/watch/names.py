@@ -86,6 +86,18 @@ def names_of(names: Iterable[str], model: Model, said: Mapping[str, str] | None 
     return found
 
 
+def lacking(names: Iterable[str], model: Model, said: Mapping[str, str] | None = None) -> list[str]:
+    """The parameters of a model that no name means.
+
+    >>> from placealg.models.transformer import gpt
+    >>> lacking(["wte.weight", "h.0.ln_1.weight", "lm_head.weight"], gpt())[:2]
+    ['embedding.position.weight', 'layer.norm1.bias']
+    """
+    found = names_of(names, model, said).values()
+    met = {p for n in found for p in (n.parameter, *n.also)}
+    return [p.name for p in model.parameters if p.name not in met]
+
+
 def _unknown(names: Sequence[str], model: Model, met: set[str]) -> str:
     """What to say of parameters that no table knows, with the parameters of the model that have no name yet."""
     first, *others = dict.fromkeys(re.sub(r"[.]([0-9]+)(?=[.]|$)", ".{}", n) for n in names)

@@ -139,3 +139,18 @@ def test_deepspeed_with_a_fault(strategy: str, stage: str, fault: str, mass: str
     code, told = watched(placealg, strategy, "dp=2", "deepspeed_zero.py", stage, fault, shims=DEEPSPEED)
     assert code == 1 and told["edited"]["verdict"] == "REFUTED", (told["gap"], told["unseen"])
     assert mass is None or told["edited"]["counterexample"]["mass"] == mass
+
+
+@pytest.mark.parametrize(("mesh", "script", "words", "verdict"), [
+    ("dp=2", "titan.py", ("2", "1"), "CONFORMS"), ("tp=2", "titan.py", ("1", "2"), "CONFORMS"),
+    ("dp=2,tp=2", "titan.py", ("2", "2"), "CONFORMS"), ("dp=2", "titan.py", ("2", "1", "--mean"), "DIFFERS"),
+    ("dp=2", "megatron_gpt.py", ("2", "1"), "CONFORMS"), ("tp=2", "megatron_gpt.py", ("1", "2"), "UNSEEN")])
+def test_a_framework_beside_its_own_script_on_one_device(mesh: str, script: str, words: tuple[str, ...], verdict: str,
+                                                         placealg: Run) -> None:
+    """Of tensor parallel weights Megatron-Core draws others on each rank than on one device: they are not located."""
+    together = f" --together={words[0]}" if words[0] != "1" else ""
+    got = placealg("watch", "--mesh", mesh, "--single", f"{FOLDER / script} 1 1{together}", "--format", "json",
+                   "--limit", "500", "--", str(FOLDER / script), *words)
+    told = json.loads(got.out)
+    assert told["verdict"] == verdict, told
+    assert told["single_device"]["beside"] and (got.code == 0) is (verdict == "CONFORMS")

@@ -273,6 +273,20 @@ def test_truth_values_that_random_numbers_made_steer_by_chance() -> None:
     assert of_ranks(masked).verdict == UNSEEN
 
 
+@pytest.mark.parametrize("prime", PRIMES)
+def test_roots_of_written_numbers_are_roots(prime: int) -> None:
+    """A norm divided by the root of a number and squared is divided by the number: torch takes norms of replicas so."""
+    field = Field(prime)
+    for n in (2, 3, 8, 12, 24, 96, 128):
+        assert field.number(sqrt(n)) ** 2 % prime == n
+        assert field.number(1 / sqrt(n)) * field.number(sqrt(n)) % prime == 1
+    one, other = (field.leaf(name, np.arange(8)) for name in ("one", "other"))
+    norm = field.div(field.root(one), np.array(field.number(sqrt(2))))
+    assert (field.square(norm) * 2 % prime == one).all()
+    assert not (field.root(one) == field.root(field.neg(one))).any()
+    assert not (field.square(field.root(other)) == one).any()
+
+
 @pytest.mark.parametrize(("number", "begun", "verdict"), [(0.73218934, 0, UNSEEN), (0.73218934, 20, DIFFERS),
                                                           (0.5, 0, DIFFERS), (float("nan"), 0, UNSEEN),
                                                           (float("nan"), 20, UNSEEN)])
@@ -309,3 +323,6 @@ def test_tokens_of_all_ranks_are_those_of_the_single_device() -> None:
     assert same_tokens([reads([1, 2]), reads([3, 4])], reads([3, 4], [1, 2]))
     assert not same_tokens([reads([1, 2]), reads([3, 4])], reads([1, 2]))
     assert not same_tokens([reads([1, 2]), reads([3, 5])], reads([3, 4], [1, 2]))
+    turned = reads([1, 3, 5, 7], [2, 4, 6, 8])  # two sequences of four, as Megatron's loss has them
+    assert same_tokens([reads([1, 2], [3, 4]), reads([5, 6], [7, 8])], turned)
+    assert not same_tokens([reads([1, 2], [3, 4]), reads([5, 6], [7, 9])], turned)

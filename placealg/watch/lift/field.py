@@ -22,8 +22,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.int64]
 
-PRIMES = (2**31 - 1, 2**31 - 19)
-"""Two primes below 2**31: a product of two elements fits into 63 bits."""
+PRIMES = (2**31 - 2337, 2**31 - 15777)
+"""Two primes below 2**31: a product of two elements fits into 63 bits.
+
+They are 3 modulo 4, and 2 to 23 are squares: roots of the numbers that programs write are exact.
+"""
 
 UNKNOWN = -1
 """What is not known: memory that nobody wrote, or what an op made that has no rule. It spreads."""
@@ -118,10 +121,12 @@ class Field:
             return self.fraction(near)
         text = repr(value) if kind == "float64" else str(np.float32(value))
         if len(text) > SHORT and kind == "float64" and abs(value) < 1e4:
-            square = Fraction(Decimal(repr(round(value * value, 15))))
-            away = abs(float(square) - value * value)
-            if square and len(repr(float(square))) < 12 and away <= max(1e-15 * value * value, 1.2e-16):
-                root = int(self.root(np.array([self.fraction(square)], np.int64))[0])
+            short = Fraction(Decimal(repr(round(value * value, 15))))
+            squares = [Fraction(value * value).limit_denominator(8192),
+                       *([short] if len(repr(float(short))) < 12 else [])]
+            of = [q for q in squares if q and abs(float(q) - value * value) <= max(1e-15 * value * value, 1.2e-16)]
+            if of:
+                root = int(self.root(np.array([self.fraction(of[0])], np.int64))[0])
                 return root if value > 0 else self.prime - root
         return self.fraction(Fraction(Decimal(text)))
 
@@ -276,8 +281,10 @@ class Field:
         return self.spread(made, *xs)
 
     def root(self, x: Array) -> Array:
-        """The square root, whose square is remembered."""
-        made = self.oracle("root", x)
+        """The square root: a number's, where it is a square, so that a product of roots is one; its square is kept."""
+        a = plain(x)
+        exact = self.power(a, (self.prime + 1) // 4)
+        made = np.where((a >= 0) & (exact * exact % self.prime == a), exact, self.oracle("root", x))
         if x.size <= FEW:
             self.square_of.update(zip(made.ravel().tolist(), x.ravel().tolist(), strict=True))
             return told(np.asarray(made))

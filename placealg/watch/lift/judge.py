@@ -216,7 +216,9 @@ class Starts:
             want = self.single.named[label].start.ravel().astype(np.float64)
             size = max(float(np.abs(want).max(initial=0.0)), 1e-2 * self.scale(label))
             off[label] = int((np.abs(want - mine) > self.tolerance * size).sum()), want.size
-        weights = [off[k] for k in off if k in self.parameters]
+        lost = {self.label(own) for (_, own), where in self.places.items() if where is None} & self.parameters
+        weights = [(n, size) for k, (n, size) in off.items() if k in self.parameters - lost]
+        weights += [(size, size) for k in lost for size in (self.single.named[k].start.size,)]
         if 2 * sum(n for n, _ in weights) > sum(size for _, size in weights):
             return []
         return [Finding(f"{BEGAN} the single device", k, count=n, of=size)

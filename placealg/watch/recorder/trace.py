@@ -62,9 +62,10 @@ class Tracer(TorchDispatchMode):
         if storage._cdata in self.stores:
             return
         number = self.store(tensor)
-        if tensor.dtype.is_floating_point and storage.nbytes():
+        if (tensor.is_floating_point() or tensor.is_complex()) and storage.nbytes():
             flat: Any = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage)
-            self.trace.leaf[number] = tensor.element_size(), numbers(flat)
+            flat = torch.view_as_real(flat).flatten() if tensor.is_complex() else flat
+            self.trace.leaf[number] = flat.element_size(), numbers(flat)
             self.keep([tensor])
 
     def place(self, tensor: Tensor, held: bool) -> Place:

@@ -58,10 +58,10 @@ def both(run: Run, path: Path, reading: Reading, folder: Path) -> tuple[tuple[st
     mine, picture = folder / "typed.toml", folder / "picture.svg"
     assert run("import", str(path), *beside, "--format", "toml", "-o", str(mine)).code in (0, 1)
     model = ("--model", "llama-3-8b") if reading.unread else ()
-    sizes = ("--set", *(f"{s}={n}" for s, n in reading.sizes.items())) if reading.sizes else ()
+    sized = reading.sizes and (reading.model or reading.unread or reading.stand_in)  # an abstract model has no sizes
+    sizes = ("--set", *(f"{s}={n}" for s, n in reading.sizes.items())) if sized else ()
     found = []
-    for words in ((str(path), *beside, *model), (str(mine), *model)):
-        own = sizes if words[0] == str(mine) else ()
+    for words, own in (((str(path), *beside, *model), ()), ((str(mine), *model), sizes)):
         picture.unlink(missing_ok=True)
         run("show", *words, "--graph", str(picture))
         drawn = picture.read_text(encoding="utf-8") if picture.exists() else ""

@@ -111,7 +111,7 @@ def read_trl(document: Document, options: Options) -> Reading:
 
 
 def _length(draft: Draft, other: str) -> None:
-    """The longest sequence: of rows of data what is cut off there, of answers that are generated both of their parts."""
+    """The longest sequence: that of rows of data, or a prompt with the answer that is generated to it."""
     said = draft.said
     if "grpo or rloo" in other:
         parts = {key: said.whole(key, said.raw(key)) for key in ("max_prompt_length", "max_completion_length")}
@@ -119,7 +119,7 @@ def _length(draft: Draft, other: str) -> None:
         if len(longest) == len(parts):
             draft.size("s", "max_prompt_length", "longest prompt and the longest answer to it", sum(longest))
         else:
-            said.unsaid("max_completion_length", "a prompt and the answer to it are a sequence, and the file bounds not "
+            said.unsaid("max_completion_length", "a sequence is a prompt with its answer, and the file does not bound "
                                                  "both: s stays symbolic", "--set s=N")
         return
     length = "max_seq_length" if said.has("max_seq_length") else "max_length"

@@ -76,7 +76,7 @@ def test_keys_of_other_commands_tell_another_loss(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_answers_that_are_generated_have_no_length_of_rows(seed: int) -> None:
-    """A prompt and its answer are a sequence; where one of them is not bounded, s stays open, whatever rows would have."""
+    """A prompt and its answer are a sequence; where one of them is not bounded, s stays open."""
     random = Random(seed)
     prompt, answer = random.randrange(1, 5000), random.randrange(1, 5000)
     mark = random.choice([{"reward_funcs": ["accuracy_reward"]}, {"num_generations": 8}, {"scale_rewards": "group"}])

@@ -79,7 +79,8 @@ def _of_command(command: Command, words: Sequence[str], script: Script, document
     inner = replace(options, function=config, world_size=options.world_size or world, format="",
                     settings={**settings, **options.settings})
     reading = read(inner)
-    told = ReadingItem(document.file, command.line, "launch", "", f"{f'{config} of ' if config else ''}{Path(path).name} decides"
+    what = f"{config} of {Path(path).name}" if config else Path(path).name
+    told = ReadingItem(document.file, command.line, "launch", "", f"{what} decides"
                        + "".join(f"; {key} = {value}" for key, value in settings.items()))
     return replace(reading, file=document.file, read=(told, *reading.read),
                    texts={**reading.texts, document.file: document.text})

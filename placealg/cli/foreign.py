@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
-from placealg.cli.output import check_file, print_json, print_lines, width, write_file
+from placealg.cli.output import check_file, print_json, print_lines, print_text, width, write_file
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.errors import InputError, nearest
 from placealg.importers.model import model_of
 from placealg.importers.read import read_file, read_words
 from placealg.importers.reading import Options, Reading
 from placealg.importers.tables import formats
-from placealg.importers.write import model_text, written
+from placealg.importers.write import model_text, typed, written
 from placealg.render.reading import reading_page
 
 
@@ -79,15 +80,17 @@ def import_command(chosen: Namespace) -> int:
         raise InputError("missing FILE, or -- and a command line", where="import")
     model_of(reading)
     if chosen.output:
-        _write(reading, chosen.output)
+        _write(reading, chosen.output, typed if chosen.format == "toml" else written)
     if chosen.format == "json":
         print_json(reading.to_json())
+    elif chosen.format == "toml" and not chosen.output:
+        print_text(typed(reading, "config.json"))
     elif not chosen.output:
         print_lines(reading_page(reading, width(40), chosen.long))
     return FAILED if reading.faults else DONE
 
 
-def _write(reading: Reading, output: str) -> None:
+def _write(reading: Reading, output: str, form: Callable[[Reading, str], str]) -> None:
     """Write the strategy, and the model beside it where the configuration holds one of its own."""
     if reading.unread and reading.strategy.option("adapters", "match"):
         raise InputError(f"adapters beside a model that is not read: {reading.unread}", where=reading.file)
@@ -98,4 +101,4 @@ def _write(reading: Reading, output: str) -> None:
     text = model_text(reading)
     if text:
         write_file(str(beside), text)
-    write_file(output, written(reading, beside.name))
+    write_file(output, form(reading, beside.name))

@@ -359,7 +359,7 @@ def _import(parser: Parser) -> None:
     parser.add_argument("--strict", action="store_true", help="refuse what can only be approximated")
     parser.add_argument("--long", action="store_true", help="list the keys that have no bearing, too")
     _foreign(parser)
-    _format(parser, ("text", "json"))
+    _format(parser, ("text", "json", "toml"))
     parser.epilog = ("Formats are told by content: see docs/import.md. Nothing of a file is ever executed.\n"
                      "Exit code 0: read; 2: refused, in one line.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush, nsmallest
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,8 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
             most: int | None) -> Found:
     """The best of strategies: the one with the least bound is next, and derived as far as its bound leaves it a chance.
 
-    Until one fits, the next is evaluated at once, so that an interrupt finds something. Whenever some more are bounded
-    by their states, the one of them with the least bound is evaluated: the sooner the best is good, the less of the
-    others has to be derived.
+    Whenever some more are bounded by their states, the one of them with the least bound is evaluated: the sooner the
+    best is good, the less of the others has to be derived.
     """
     work = Work.of(question)
     bounds = {e: work.least(e) for e in each(wanted, str)}
@@ -113,10 +113,9 @@ def _pruned(question: Question, wanted: list[str], cache: Cache, executor: Any, 
             if lower.layouts and lower.least > least:
                 bound = known.get(expression, lower)
                 known[expression] = replace(lower, seconds=max(lower.seconds, bound.seconds))
-                if best < float("inf") or lower.least == float("inf"):
-                    heappush(waiting, (lower.least, k, expression))
-                    bounded += lower.least <= best
-                    continue
+                heappush(waiting, (lower.least, k, expression))
+                bounded += lower.least < float("inf") and lower.least <= best
+                continue
         derived.add(expression)
         programs = programs_for(expression, question, cache)
         if programs.refused:
@@ -150,7 +149,7 @@ def _made_ahead(asked_of: tuple[str, bool, Question, Path, float, Programs]) -> 
 
 
 def _by_states(outline: Programs, question: Question, cache: Cache, best: float) -> Pruned | str:
-    """A lower bound from states alone; it stops at the first stage whose bound exceeds the incumbent.
+    """A lower bound from states alone; it stops at the first kind of stage where that alone exceeds the incumbent.
 
     A step takes as long as any of its stages. The kind of stage that most layouts have is the first.
     """
@@ -160,11 +159,10 @@ def _by_states(outline: Programs, question: Question, cache: Cache, best: float)
     lacking = found.lacks(most_first(found.strategy, question.units, asked(found, question)))
     made = staged(found.strategy, question.model, lacking, peak=False)
     try:
-        for count in range(len(lacking) + 1):
-            if (found.stages or not lacking) and (lower := relaxed(evaluate(found, question, part=True))).least > best:
+        for part in (lacking[:1], lacking[1:]) if len(lacking) > 1 and best < float("inf") else (lacking,):
+            found = replace(found, stages=(*found.stages, *islice(made, len(part))))
+            if (lower := relaxed(evaluate(found, question, part=True))).least > best:
                 break
-            if count < len(lacking):
-                found = replace(found, stages=(*found.stages, next(made)))
     except InputError as error:
         found = replace(found, refused=str(error))
     if lacking:

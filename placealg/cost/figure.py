@@ -39,8 +39,8 @@ class Figure:
         """The figure with numbers substituted for some sizes; equal pieces are merged."""
         if not sizes:
             return Figure(tuple(dict.fromkeys(self.pieces)), self.over)
-        pieces = dict.fromkeys(_put(piece, sizes) for piece in self.pieces)
-        return Figure(tuple(pieces), _put(self.over, sizes))
+        put = _Put(sizes)
+        return Figure(tuple(dict.fromkeys(map(put.into, self.pieces))), put.into(self.over))
 
 
 def exact(total: Polynomial, known: dict[str, Fraction | int], powers: Powers | None = None) -> Fraction:
@@ -58,19 +58,47 @@ def inside(name: str) -> tuple[str, ...]:
     return (name,) if name.isidentifier() else parse(name).names()
 
 
-def _put(total: Polynomial, sizes: Mapping[str, Fraction | int]) -> Polynomial:
-    known = {n: Polynomial.number(v) for n, v in sizes.items()}
-    found: dict[Monomial, Fraction] = {}
-    for term, coefficient in total.terms.items():
-        number, rest = coefficient, Polynomial.number(1)
-        for name, power in term.powers:
-            if name in sizes:
-                number *= Fraction(sizes[name]) ** power
-            elif name.isidentifier() or not set(inside(name)) & set(sizes):
-                rest = rest.times(Monomial.of(name) ** power)
-            else:
-                inner = Polynomial.read(name, known)
-                rest = rest * (inner**power if power > 0 else Polynomial.number(1) / inner**-power)
-        for m, c in rest.terms.items():
-            found[m] = found.get(m, Fraction(0)) + number * c
-    return Polynomial.collected(found)
+class _Put:
+    """Numbers that are substituted into several sums, which share the powers of these numbers."""
+
+    def __init__(self, sizes: Mapping[str, Fraction | int]):
+        self.sizes = {n: Fraction(v) for n, v in sizes.items()}
+        self.as_sums = {n: Polynomial.number(v) for n, v in sizes.items()}
+        self.powers: Powers = {}
+        self.arithmetic: dict[str, bool] = {}
+
+    def into(self, total: Polynomial) -> Polynomial:
+        """The sum with the numbers in it; whole numbers until the end, as `Polynomial.evaluate` has them."""
+        found: dict[Monomial, dict[int, int]] = {}
+        for term, coefficient in total.terms.items():
+            above, below = coefficient.numerator, coefficient.denominator
+            rest: list[tuple[str, int]] = []
+            inner = ONE
+            for each in term.powers:
+                if each[0] in self.sizes:
+                    top, bottom = self.powers.get(each) or self._power(each)
+                    above, below = above * top, below * bottom
+                elif self._holds(each[0]):
+                    inner = inner * self._read(*each)
+                else:
+                    rest.append(each)
+            for m, c in inner.times(Monomial(powers=tuple(rest))).terms.items():
+                over = found.setdefault(m, {})
+                under = below * c.denominator
+                over[under] = over.get(under, 0) + above * c.numerator
+        return Polynomial.collected({m: sum((Fraction(top, under) for under, top in over.items()), Fraction(0))
+                                     for m, over in found.items()})
+
+    def _power(self, each: tuple[str, int]) -> tuple[int, int]:
+        self.powers[each] = (self.sizes[each[0]] ** each[1]).as_integer_ratio()
+        return self.powers[each]
+
+    def _holds(self, name: str) -> bool:
+        """Whether a name is arithmetic over a size that has a number."""
+        if name not in self.arithmetic:
+            self.arithmetic[name] = not name.isidentifier() and any(n in self.sizes for n in inside(name))
+        return self.arithmetic[name]
+
+    def _read(self, name: str, power: int) -> Polynomial:
+        found = Polynomial.read(name, self.as_sums)
+        return found**power if power > 0 else ONE / found**-power

@@ -147,4 +147,4 @@ class Draft:
         return Reading(form.name, form.title, defaults, file, strategy, self.parts.expression, self.model,
                        self.sizes, lists["read"], lists["unsaid"], lists["approximated"], lists["ignored"],
                        self.texts, runs=self.runs, alike=self.alike,
-                       unread="" if self.model is not None else self.unread)
+                       unread="" if self.model is not None else self.unread, tables=self.parts.tables)

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
+from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.python_text import parse_python
 from placealg.importers.reading import Options, Reading, refusal
+
+
+class Entry(NamedTuple):
+    """An entry of a plan: the style, its line, and the text of the layout in which the result is left."""
+
+    style: str
+    line: int
+    output: str
+
 
 STYLES = ("colwise", "rowwise", "sequence", "prepare")
 SHARDING = ("fully_shard", "apply_fsdp", "FSDP", "FullyShardedDataParallel")
@@ -32,18 +44,18 @@ def read_dtensor(document: Document, options: Options) -> Reading:
         raise refusal(f"{len(plans)} plans, in {', '.join(list(plans)[:4])}", document.file,
                       f"--function {next(iter(plans))} takes one")
     (function, plan), = plans.items()
-    flat = Document(document.file, {k: s for k, (s, _) in plan.items()}, {(k,): n for k, (_, n) in plan.items()},
+    flat = Document(document.file, {k: e.style for k, e in plan.items()}, {(k,): e.line for k, e in plan.items()},
                     document.text)
     draft = Draft("dtensor", flat, options)
     draft.said.path = lambda key: (key,)  # type: ignore[method-assign]  # names of modules hold dots
     calls = {ast.unparse(n.func).rpartition(".")[2] for n in ast.walk(tree) if isinstance(n, ast.Call)}
-    _place(draft, function, bool(calls & set(SHARDING)))
+    _place(draft, function, bool(calls & set(SHARDING)), {key: entry.output for key, entry in plan.items()})
     return draft.reading()
 
 
-def _plan(function: ast.AST) -> dict[str, tuple[str, int]]:
-    """Name -> (style, line) of the dict literals in a function, or in a script, whose values are calls of styles."""
-    found: dict[str, tuple[str, int]] = {}
+def _plan(function: ast.AST) -> dict[str, Entry]:
+    """The entries of the dict literals in a function, or in a script, whose values are calls of styles, by name."""
+    found: dict[str, Entry] = {}
     for node in ast.walk(function):
         if not isinstance(node, ast.Dict):
             continue
@@ -54,12 +66,13 @@ def _plan(function: ast.AST) -> dict[str, tuple[str, int]]:
                 name = ast.unparse(value.func).rpartition(".")[2].lower()
                 style = next((s for s in STYLES if s in name), "")
                 if style:
-                    found[key.value] = (style, key.lineno)
+                    output = next((ast.unparse(k.value) for k in value.keywords if k.arg == "output_layouts"), "")
+                    found[key.value] = Entry(style, key.lineno, output)
     return found
 
 
-def _place(draft: Draft, function: str, sharded: bool) -> None:
-    """The axes."""
+def _place(draft: Draft, function: str, sharded: bool, left: Mapping[str, str]) -> None:
+    """The axes; results are `left` in layouts that the plan gives in words."""
     said, plan = draft.said, draft.said.document.data
     last = {key: key.rpartition(".")[2] for key in plan}
 
@@ -87,7 +100,12 @@ def _place(draft: Draft, function: str, sharded: bool) -> None:
     dims += ["vocab"] if output or embedding else []
     dims += ["seq"] if sequence else []
     for key in (*embedding, *output):
-        said.read(key, "vocab")
+        gathered = key in output and "Replicate" in left[key]
+        if gathered and "Shard" in left[key]:
+            said.unsaid(key, f"{left[key]}: the job decides whether logits are gathered before the loss; they are not")
+            gathered = False
+        said.read(key, "vocab, gathered before the loss" if gathered else "vocab")
+        dims = [GATHERED_LOGITS, *dims] if gathered else dims
     for key in sequence:
         said.read(key, "split along seq between the products")
     draft.parts.axis("zero3" if sharded else "dp")

@@ -34,9 +34,11 @@ read as DeepSpeed JSON (defaults of deepspeed 0.19): zero3*offload_optimizer*off
 ```
 
 The same file stands wherever STRATEGY does, `placealg prove ds_config.json --world-size 64` say, and
-`import FILE -o strategy.toml` writes the strategy with the place that each line is from; it reads back equal. In a
-launch script, `placealg import -- torchrun ...` in the place of `torchrun ...` reads the very command line. In Python
-`pa.read(path)` is the reading: its strategy, model, sizes, and four lists.
+`import FILE -o strategy.toml` writes the strategy with the place that each line is from; it reads back equal.
+`--format toml` writes it as a person would type it, the expression and the keys that it does not say: the same
+program, bytes, picture and verdict. In a launch script, `placealg import -- torchrun ...` in the place of
+`torchrun ...` reads the very command line. In Python `pa.read(path)` is the reading: its strategy, model, sizes, and
+four lists.
 
 ```python
 >>> import placealg as pa

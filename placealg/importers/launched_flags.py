@@ -20,7 +20,7 @@ from placealg.importers.trainer import BATCH
 from placealg.importers.yaml_document import yaml_document
 
 TRL = ("sft", "dpo", "kto", "grpo", "rloo", "reward")
-"""What the command `trl` trains by, and how its scripts are called."""
+"""What the command `trl` trains by, and how its scripts are called, in trl/scripts and in its examples/scripts."""
 
 FACTORY = ("llamafactory-cli", "llamafactory")
 OF_FACTORY = {"stage", "finetuning-type", "cutoff-len", "template", "lora-target"}
@@ -43,8 +43,8 @@ def trainer_of(command: Command) -> str:
         return ""
     flags = launch_of(words, "", "")
     data, path = flags.flags.data, Path(flags.script)
-    if any(a == "trl" and b in TRL for a, b in pairwise(words)) or (
-            path.stem in TRL and "trl" in path.parts):
+    of_trl = "trl" in path.parts or path.parts[-3:-1] == ("examples", "scripts")
+    if any(a == "trl" and b in TRL for a, b in pairwise(words)) or (path.stem in TRL and of_trl):
         return "trl"
     if any(word in FACTORY for word in words) and len(OF_FACTORY & set(data)) > 1:
         return "llamafactory"

@@ -59,7 +59,8 @@ class Reading(Source):
     `expression` is the catalogue's word for it, without what stands in tables of its own. `model` is the name of a
     shipped configuration, the fields of a config.json, or None; `sizes` are b, s and the like; `runs` are the options
     of the model that the file decides, `flash` and `dropout`, and how its `loss` is run. `unread` says why a model of
-    which the file speaks is not read, and `alike` names one of the same ops that stands in its place.
+    which the file speaks is not read, and `alike` names one of the same ops that stands in its place. `tables` are the
+    keys that the strategy has beside the expression.
     """
 
     format: str
@@ -79,6 +80,7 @@ class Reading(Source):
     runs: Mapping[str, Any] = field(default_factory=dict)
     unread: str = ""
     alike: str = ""
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def accumulates(self) -> bool:

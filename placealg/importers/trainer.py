@@ -87,6 +87,10 @@ def read_trainer(document: Document, options: Options) -> Reading:
     read_optimizer(draft, "optim")
     read_trainer_arguments(draft)
     read_words(draft)
+    if said.truth("packing", said.raw("packing") or False):
+        said.approximated("packing", "rows of several documents, which attention and positions may keep apart, as the "
+                                     "script has it: a row is one document here")
+    said.leave("packing", "off")
     if lora:
         read_adapters(draft, replace(lora, whole_types=whole))
     for key in ("bf16", "fp16", "torch_dtype", "dtype", "deepspeed", "fsdp", *MODELS, *SWITCHES, *BITS,

@@ -82,11 +82,7 @@ def read_trl(document: Document, options: Options) -> Reading:
         draft.accumulation(steps, "gradient_accumulation_steps")
     draft.size("b", "per_device_train_batch_size", "sequences of a microbatch", said.whole(
         "per_device_train_batch_size", said.value("per_device_train_batch_size")))
-    length = "max_seq_length" if said.has("max_seq_length") else "max_length"
-    if length == "max_length" and "max_length" in document.data and not said.has("max_length"):
-        said.unsaid("max_length", "nothing is cut off: s is that of the data")
-    else:
-        draft.size("s", length, "longest sequence", said.whole(length, said.value(length)))
+    _length(draft, other)
     if not recomputes(draft, "gradient_checkpointing"):
         said.read("gradient_checkpointing", "nothing is computed again")
     if said.flag("activation_offloading"):
@@ -112,6 +108,25 @@ def read_trl(document: Document, options: Options) -> Reading:
                 "activation_offloading", "disable_dropout", "deepspeed", "fsdp", "accelerate_config"):
         said.leave(key, "told with the rest, or off")
     return draft.reading()
+
+
+def _length(draft: Draft, other: str) -> None:
+    """The longest sequence: that of rows of data, or a prompt with the answer that is generated to it."""
+    said = draft.said
+    if "grpo or rloo" in other:
+        parts = {key: said.whole(key, said.raw(key)) for key in ("max_prompt_length", "max_completion_length")}
+        longest = [n for n in parts.values() if n is not None]
+        if len(longest) == len(parts):
+            draft.size("s", "max_prompt_length", "longest prompt and the longest answer to it", sum(longest))
+        else:
+            said.unsaid("max_completion_length", "a sequence is a prompt with its answer, and the file does not bound "
+                                                 "both: s stays symbolic", "--set s=N")
+        return
+    length = "max_seq_length" if said.has("max_seq_length") else "max_length"
+    if length == "max_length" and "max_length" in said.document.data and not said.has("max_length"):
+        said.unsaid("max_length", "nothing is cut off: s is that of the data")
+    else:
+        draft.size("s", length, "longest sequence", said.whole(length, said.value(length)))
 
 
 def _command(draft: Draft) -> str:

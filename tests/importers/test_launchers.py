@@ -130,7 +130,7 @@ def test_flags_that_would_be_another_program_are_refused(tmp_path: Path, flags: 
 
 @pytest.mark.parametrize(("flags", "key"), [
     ("--label_smoothing_factor 0.1", "label_smoothing_factor"), ("--neftune_noise_alpha 5", "neftune_noise_alpha"),
-    ("--use_focal_loss True", "use_focal_loss"), ("--distill_from big", "distill_from"),
+    ("--use_focal_loss True", "use_focal_loss"), ("--distill_from big", "distill_from"), ("--packing", "packing"),
 ])
 def test_flags_about_the_loss_are_approximated_by_name(flags: str, key: str) -> None:
     words = f"torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 {flags}".split()
@@ -144,6 +144,10 @@ def test_launches_of_other_trainers_by_flags() -> None:
     assert dpo.format == "trl" and "command" in {item.key for item in dpo.approximated} and "loss" not in dpo.runs
     sft = read_words(f"trl sft {model} --dataset_name mine --no_gradient_checkpointing".split(), Options())
     assert sft.expression == "dp" and "command" not in {item.key for item in (*sft.approximated, *sft.unsaid)}
+    for folder in ("trl/scripts", "examples/scripts", "/home/me/trl/examples/scripts"):
+        ran = read_words(f"accelerate launch {folder}/sft.py {model} --packing --no_gradient_checkpointing".split(),
+                         Options())
+        assert (ran.format, ran.expression) == ("trl", "dp") and ran.strategy.option("tokens", "documents")
     factory = read_words(f"llamafactory-cli train --stage sft --finetuning_type full {model}".split(), Options())
     assert factory.format == "llamafactory"
 

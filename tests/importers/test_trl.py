@@ -74,6 +74,18 @@ def test_keys_of_other_commands_tell_another_loss(seed: int) -> None:
     assert "command" not in told(reading, "unsaid") and "command" in told(of(), "unsaid")
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_answers_that_are_generated_have_no_length_of_rows(seed: int) -> None:
+    """A prompt and its answer are a sequence; where one of them is not bounded, s stays open."""
+    random = Random(seed)
+    prompt, answer = random.randrange(1, 5000), random.randrange(1, 5000)
+    mark = random.choice([{"reward_funcs": ["accuracy_reward"]}, {"num_generations": 8}, {"scale_rewards": "group"}])
+    assert of(**mark, max_prompt_length=prompt, max_completion_length=answer).sizes["s"] == prompt + answer
+    for keys in ({}, {"max_length": 77}, {"max_prompt_length": prompt}, {"max_completion_length": answer}):
+        assert "s" not in of(**mark, **keys).sizes
+    assert of(max_length=answer).sizes["s"] == answer
+
+
 def test_adapters_have_defaults() -> None:
     """Rank 16 beside queries and values, and a dropout that no key says; quantised bases have adapters of 16 bits."""
     reading = of(use_peft=True)

@@ -33,7 +33,8 @@ def _element(name: str, meaning: str, default: int | None = None) -> Symbol:
 PACKED = "packed"
 """The sum of the squares of the lengths of a sequence's documents over that of the sequence: from 1/docs to 1."""
 
-STAGED = ("layer", "again", "away", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope")
+STAGED = ("layer", "again", "away", "dense", "window", "chunk", "nope", "dense_window", "dense_chunk", "dense_nope",
+          "delta", "state", "conv", "dense_delta", "dense_state", "dense_conv", "mlp", "moe")
 """The repeated units of models whose instances on a pipeline stage have a symbol."""
 
 SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
@@ -79,7 +80,10 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
                          ("L_nope", "positionless"), ("L_rotary", "rotary"),
                          ("L_again", "recomputed"), ("L_away", "offloaded"), ("L_rest", "other"),
                          ("L_dense_window", "dense sliding window"),
-                         ("L_dense_chunk", "dense chunked attention"), ("L_dense_nope", "dense positionless"))),
+                         ("L_dense_chunk", "dense chunked attention"), ("L_dense_nope", "dense positionless"),
+                         ("L_delta", "delta-rule"), ("L_state", "state-space"), ("L_conv", "short-convolution"),
+                         ("L_dense_delta", "dense delta-rule"), ("L_dense_state", "dense state-space"),
+                         ("L_dense_conv", "dense short-convolution"), ("L_mlp", "MLP-only"))),
     *(Symbol(f"L_{end}", f"the one unit that hands on what {what}, where a stage has that alone",
              latex=rf"L_{{\mathrm{{{end}}}}}") for end, what in (
                  ("entry", "stands before the layers"), ("exit", "the layers made, to what stands behind them"))),
@@ -92,6 +96,11 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("d_nope", "size of the part of a latent head without positions", latex=r"d_{\mathrm{nope}}"),
     Symbol("d_rope", "size of the rotary part of a latent head", latex=r"d_{\mathrm{rope}}"),
     Symbol("d_v", "size of the values of a latent head", latex=r"d_{v}"),
+    Symbol("a_state", "heads with a state", latex=r"a_{\mathrm{state}}"),
+    Symbol("kv_state", "key heads of states", latex=r"\mathrm{kv}_{\mathrm{state}}"),
+    Symbol("d_key", "size of a key of a state", latex=r"d_{\mathrm{key}}"),
+    Symbol("d_value", "size of a value of a state", latex=r"d_{\mathrm{value}}"),
+    Symbol("taps", "taps of a convolution along the sequence", latex=r"k_{\mathrm{taps}}"),
     Symbol("v", "pipeline chunks per rank"),
     *(Symbol(f"T_{part}", f"time of a stage's {what}, of one microbatch", "positive rational", rf"T_{part}")
       for part, what in (("F", "forward"), ("B", "backward for the inputs of its ops"),

@@ -1,15 +1,18 @@
 """Arithmetic: the multiply-adds of the products that a program runs, 2 flop each.
 
-Einsums that contract a dim are counted, and flash attention as the products of which it consists; backward by its
-transposed products (flash: those of its vector-Jacobian product, which forms the scores again), recomputation as often
-as it runs. Attention is counted in full, whatever its mask; within documents, as one op, it runs over the share
-`packed` of the pairs of a query and a key. Norms, softmax and elementwise work are left out.
+Einsums that contract a dim are counted, and attention in one op, scans and convolutions as the products of which they
+consist; backward by the transposed products (of such an op those of its vector-Jacobian product, which forms scores or
+states again), recomputation as often as it runs. Of a scan these are the products with its states, one write and one
+read at each place: kernels that go chunk by chunk compute products inside chunks besides. Attention is counted in full,
+whatever its mask; within documents, as one op, it runs over the share `packed` of the pairs of a query and a key.
+Norms, softmax and elementwise work are left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 
 import sympy
 
@@ -22,7 +25,7 @@ from placealg.cost.storages import local
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.mesh import PACKED
-from placealg.models.backward import BackwardOp, backward, sparse_gradients, transposed
+from placealg.models.backward import BackwardOp, sparse_gradients, transposed
 from placealg.models.graph import Graph, Op, Sparse, Tensor
 from placealg.models.ops import Backprop as Line
 from placealg.step.gradient_targets import receivers
@@ -80,17 +83,21 @@ def sparse_backward(graph: Graph, op: Op, steps: list[BackwardOp]) -> Sparse:
 def products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
     """The products of which the op consists, each as the dims over which it runs.
 
-    Those of attention, the scores and the product with the values, run over the same dims as the products in its
-    backward for the values.
+    Those of an op of several are as many as in its backward for one operand, over the same dims: of attention for the
+    values, of a scan for the queries, of a convolution for the weight.
     """
-    if op.row.family == "flash":
-        return _of_lines(graph, op, [b for b in backward(graph) if (b.forward, b.operand) == (op.output, 2)])
+    if op.row.family in _ALIKE:
+        return _of_lines(graph, op, [transposed(graph, op, _ALIKE[op.row.family])])
     return (frozenset(graph.iteration_dims(op)),) if op.kind == "einsum" and graph.contracted(op) else ()
+
+
+_ALIKE: Mapping[str, int] = {"flash": 2, "scan": 2, "conv": 1}
+"""Family of ops that consist of several products -> the operand whose gradient takes as many as the forward."""
 
 
 def backward_products(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[str], ...]:
     """The products of which `steps` of the op's backward consist, each as the dims over which it runs."""
-    return _of_lines(graph, op, steps) if op.row.family == "flash" else products(graph, op) * len(steps)
+    return _of_lines(graph, op, steps) if op.row.family in _ALIKE else products(graph, op) * len(steps)
 
 
 def _of_lines(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[str], ...]:
@@ -101,11 +108,13 @@ def _of_lines(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[
 
 
 def _contracts(line: Line, dims: Mapping[str, frozenset[str]]) -> bool:
-    """Whether a line of a vector-Jacobian product multiplies two values, each with a dim that the other lacks."""
-    if line.kind != "einsum" or len(line.inputs) != 2:
-        return False
-    one, other = (dims[name] for name in line.inputs)
-    return bool(one - other) and bool(other - one)
+    """Whether a line of a vector-Jacobian product is one of matrices or vectors, not of numbers place by place.
+
+    Two of its values have a dim each that the other lacks; or one lacks a dim of another, and a dim is summed over.
+    """
+    values = [dims[name] for name in line.inputs] if line.kind == "einsum" else []
+    outer = any(one - other and other - one for one, other in combinations(values, 2))
+    return outer or (bool(frozenset().union(*values) - dims[line.output]) and len(set(values)) > 1)
 
 
 def _dims(graph: Graph, op: Op, steps: list[BackwardOp]) -> dict[str, frozenset[str]]:
@@ -113,7 +122,7 @@ def _dims(graph: Graph, op: Op, steps: list[BackwardOp]) -> dict[str, frozenset[
     result = frozenset(graph.tensors[op.output].dims)
     found = {role: frozenset(graph.tensors[n].dims) for role, n in zip(op.row.operands, op.inputs, strict=True)}
     first, second = (frozenset(graph.tensors[n].dims) for n in op.inputs[:2])
-    found |= {"y": result, "dy": result, "row": result - set(op.over),
+    found |= {"y": result, "dy": result, "row": result - set(op.over), "outer": first | second,
               "grid": (first | second) - (first & set(op.over))}
     found |= {k.name: found[k.dims] for k in op.row.kept}
     return found | {line.output: found[line.dims] for b in steps for line in b.steps}

@@ -85,8 +85,8 @@ def _gated(g: Builder, at: str, x: Tensor, mixed: Tensor, heads: str, style: Sty
     if not style.gate:
         return mixed
     dims = heads if style.gate == "full" else heads.rpartition(" ")[0]
-    gate = g.unary(f"{at}.gate.open", g.linear(f"{at}.gate", x, f"batch seq {dims}", f"embed {dims}"), "sigmoid")
-    return g.mul(f"{at}.gated", mixed, gate)
+    logits = g.linear(f"{at}.gate", x, f"batch seq {dims}", f"embed {dims}", dims if style.gate_bias else None)
+    return g.mul(f"{at}.gated", mixed, g.unary(f"{at}.gate.open", logits, "sigmoid"))
 
 
 def _latent(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:

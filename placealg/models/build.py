@@ -177,7 +177,9 @@ class Builder:
         return self._op(name, "rename", (x,), rename=renamed, region=region)
 
     def unary(self, name: str, x: Tensor | str, function: str, region: str | None = None) -> Tensor:
-        """An elementwise function: gelu, silu, tanh, relu, clamp, sigmoid, reciprocal, rsqrt, one_plus or cube."""
+        """An elementwise function: gelu, silu, tanh, relu, clamp, sigmoid, reciprocal, rsqrt, one_plus, cube, exp or
+        softplus.
+        """
         functions = {k.name: k for k in OPS.values() if k.family == "unary"}
         if function not in functions:
             raise InputError(f"op '{name}': unknown unary function '{function}'", name=function, valid=functions)
@@ -248,6 +250,19 @@ class Builder:
         more = (sink,) if sink is not None else tuple(rotary)
         kind: OpName = "flash_sink" if sink is not None else "flash_rope" if more else "flash"
         return self._op(name, kind, (q, k, v, *more), over=over, region=region, attrs=attrs)
+
+    def scan(self, name: str, k: Tensor | str, v: Tensor | str, q: Tensor | str, decay: Tensor | str,
+             beta: Tensor | str, over: Dims, *, delta: bool = False, region: str | None = None) -> Tensor:
+        """What queries read of states, a matrix for each head; `over` is the dim that they go along, and that of keys.
+
+        `decay` multiplies a state before each write, `beta` what is written. With `delta` a value is written less
+        what its key reads.
+        """
+        return self._op(name, "delta" if delta else "scan", (k, v, q, decay, beta), over=over, region=region)
+
+    def conv(self, name: str, x: Tensor | str, weight: Tensor | str, over: Dims, region: str | None = None) -> Tensor:
+        """The depthwise causal convolution along the first of `over`; the second is the dim of the weight's taps."""
+        return self._op(name, "conv", (x, weight), over=over, region=region)
 
     def lookup(self, name: str, table: Tensor | str, ids: Tensor | str, over: Dims,
                region: str | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.errors import InputError, begun, kind, nearest, need
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
@@ -244,14 +244,20 @@ def _counted(config: Config, family: Family, found: tuple[LayerKind, ...], furth
         raise InputError(f"missing field '{named_in(family.sizes['f_dense'])[0]}' ({_meaning('f_dense')})",
                          where=str(config.path))
     sizes = {s: n for s, n in sizes.items() if s != "f_dense" or dense}
+    if not any(kind.layers.style.mixer for kind in found):
+        sizes = {s: n for s, n in sizes.items() if s not in _OF_MIXERS}
     if len(found) > 1:
         del sizes["L"]
         sizes |= {kind.layers.count: len(kind.where) for kind in found}
     return found, further, sizes
 
 
+_OF_MIXERS = ("a_state", "kv_state", "d_key", "d_value", "taps")
+"""The symbols of the sizes of mixers."""
+
 _DIM_OF = {**LATENT, "position": "s_max", "expert": "experts", "choice": "topk", "shared": "shared",
-           "shared_ffn": "f_shared", "dense_ffn": "f_dense", "embed_low": "h_low"}
+           "shared_ffn": "f_shared", "dense_ffn": "f_dense", "embed_low": "h_low", "tap": "taps", "state_key": "d_key",
+           "state_value": "d_value"}
 """Dim -> the symbol of its size, for the dims that some families have."""
 
 
@@ -265,6 +271,12 @@ def _dims(style: Style, sizes: dict[str, int]) -> tuple[dict[str, Monomial], dic
             written[symbol] = default
     dims = {"vocab": written["V"], "embed": _H, "heads": _A, "ffn": written["f"],
             **{dim: written[s] for dim, s in _DIM_OF.items() if s in written and sizes.get(s)}}
+    if "a_state" in sizes:
+        heads, keys = written["a_state"], written.get("kv_state", ONE)
+        several = {"state_kv": keys} if sizes.get("kv_state", 1) > 1 else {}
+        dims |= {**several, "state_group": heads / keys if several else heads, "state_low": written["d_key"]}
+        sizes = sizes if several else {s: n for s, n in sizes.items() if s != "kv_state"}
+    dims |= {"channel": _H} if "taps" in sizes else {}
     if style.latent:
         sizes = {s: n for s, n in sizes.items() if s not in ("kv", "d")}
     else:
@@ -290,7 +302,7 @@ def _check(config: Config, family: Family, found: tuple[LayerKind, ...], sizes: 
             raise wrong(f"{said('d_rope')} is odd: positions rotate pairs; {sizes['d_rope'] + 1} would fit", "d_rope")
     elif sizes["h"] % sizes["a"] and sizes["d"] == sizes["h"] // sizes["a"] and not family.floors:
         raise wrong(f"{said('h')} is not divisible by {said('a')}", "a")
-    for part, whole in (("kv", "a"), ("groups", "experts")):
+    for part, whole in (("kv", "a"), ("groups", "experts"), ("kv_state", "a_state")):
         if sizes.get(part) and whole in sizes and sizes[whole] % sizes[part] and not (part == "kv" and style.latent):
             raise wrong(f"{said(whole)} is not divisible by {said(part)}", part)
     for part, whole in (("topk", "experts"), ("chosen_groups", "groups")):

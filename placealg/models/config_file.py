@@ -23,7 +23,7 @@ TIED = "tie_word_embeddings"
 OUTSIDE = "outside."
 """What the name of a field begins with that is one of the file around the table that is read."""
 
-OLDER_KINDS: Mapping[str, str] = {"attention": "full_attention"}
+OLDER_KINDS: Mapping[str, str] = {"attention": "full_attention", "mamba": "linear_attention"}
 """A layer's kind in older files -> its name in newer ones (transformers 5.23.0, remap_legacy_layer_types)."""
 
 
@@ -171,7 +171,7 @@ class Config:
             return None
         if field in family.loose:
             return value
-        if field == "layer_types" and isinstance(value, list):
+        if field in ("layer_types", "layers_block_type") and isinstance(value, list):
             return [OLDER_KINDS.get(kind, kind) if isinstance(kind, str) else kind for kind in value]
         if isinstance(default, bool) and not isinstance(value, bool):
             raise InputError(f"{said} = {shown(value)} is not true or false", where=self.place(key))

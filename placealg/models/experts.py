@@ -28,16 +28,27 @@ def experts(g: Builder, at: str, x: Tensor, style: Style) -> Tensor:
     gates, route = routed(g, f"{at}.router", x, style)
     entering, leaving = ((gates,), ()) if style.scaled_input else ((), (gates,))
     y = g.einsum(f"{at}.dispatch.pairs", x, *entering, route, to=f"{PAIRS} embed")
-    gate, up = (_product(g, f"{at}.expert", n, y, "embed", "ffn", route, style) for n in ("gate", "up"))
-    if style.clip_experts:
-        gate, up = (g.unary(f"{at}.expert.{n}.clipped", z, "clamp", region=f"{at}.expert")
-                    for n, z in (("gate", gate), ("up", up)))
-    function = style.activation.replace("gelu_new", "gelu") or "silu"
-    y = g.mul(f"{at}.expert.product", g.unary(f"{at}.expert.{function}", gate, function), up)
+    y = _gated(g, f"{at}.expert", y, route, style) if style.expert_gated else _plain(g, f"{at}.expert", y, route, style)
     down = _product(g, f"{at}.expert", "down", y, "ffn", "embed", route, style)
     y = _adapted(g, f"{at}.expert", y, down) if style.adapters else down
     y = g.einsum(f"{at}.combine.sum", y, *leaving, route, to="batch seq embed")
     return g.biased(f"{at}.combine", y, "embed") if style.combine_bias else y
+
+
+def _gated(g: Builder, at: str, x: Tensor, route: Tensor, style: Style) -> Tensor:
+    """What enters the last product of an expert with two first products, one of which is the other's gate."""
+    gate, up = (_product(g, at, n, x, "embed", "ffn", route, style) for n in ("gate", "up"))
+    if style.clip_experts:
+        gate, up = (g.unary(f"{at}.{n}.clipped", z, "clamp", region=at) for n, z in (("gate", gate), ("up", up)))
+    function = style.activation.replace("gelu_new", "gelu") or "silu"
+    return g.mul(f"{at}.product", g.unary(f"{at}.{function}", gate, function), up)
+
+
+def _plain(g: Builder, at: str, x: Tensor, route: Tensor, style: Style) -> Tensor:
+    """What enters the last product of an expert with one first product; relu2 is a relu, squared."""
+    function = style.activation.removesuffix("2")
+    y = g.unary(f"{at}.{function}", _product(g, at, "up", x, "embed", "ffn", route, style), function)
+    return g.mul(f"{at}.square", y, y) if style.activation == "relu2" else y
 
 
 def _product(g: Builder, at: str, name: str, x: Tensor, of: str, to: str, route: Tensor, style: Style) -> Tensor:

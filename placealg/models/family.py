@@ -9,8 +9,8 @@ symbol -> expression. `style`: option of Style -> expression, of the layer `i` w
 expression -> the part that no model here has. `names`: parameters, or what their names begin with -> the name in a
 checkpoint; several that are one matrix there stand in one key, and "self_attn.{q,k}_proj" is a name for each.
 `pattern`: what a family says of its layers in a word of its own -> expression; `kind` is one of KINDS. `predicting`:
-option of Style -> expression, where the layers that predict tokens after the next differ from the last one. A table may
-be written as a list of tables, which it joins.
+option of Style -> expression, where the layers that predict tokens after the next differ from the last one. `kinds` are
+those of a family that has other ones. A table may be written as a list of tables, which it joins.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Family:
     lines: int
     floors: bool
     head: bool = False
+    kinds: tuple[str, ...] = ()
     loose: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
 
@@ -112,7 +113,7 @@ def family(name: str) -> Family:
         taken: dict[str, Any] = dict(getattr(base, table)) if base else {}
         tables[table] = FrozenMap({**taken, **_READ[table](_joined(data.get(table, {})))})
     unknown = {*tables["style"], *tables["predicting"]} - {f.name for f in fields(Style)}
-    if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "loose", "floors", "head"}:
+    if unknown or set(data) - {*_TABLES, "source", "like", "nullable", "null", "loose", "floors", "head", "kinds"}:
         raise ValueError(f"families/{name}.toml: {sorted(unknown) or sorted(data)} is not what a family says")
     for table in ("refused", "sizes", "spelled"):
         tables[table] = FrozenMap({key: said for key, said in tables[table].items() if said})
@@ -122,6 +123,7 @@ def family(name: str) -> Family:
     lines = sum(1 for line in (FAMILIES / f"{name}.toml").read_text(encoding="utf-8").splitlines() if line.strip())
     found = Family(name, data.get("source", ""), data.get("like", ""), nullable, **tables, lines=lines,
                    floors=data.get("floors", False), head=data.get("head", False),
+                   kinds=tuple(data.get("kinds", base.kinds if base else ())),
                    loose=frozenset(data.get("loose", ())) | (base.loose if base else frozenset()))
     return replace(found, read=_fields_read(found))
 

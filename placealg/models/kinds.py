@@ -94,9 +94,10 @@ def _check_kind(config: Config, family: Family, fields: Mapping[str, Any]) -> No
     """An InputError where a layer is of another kind of attention than those that are read."""
     if "kind" in family.pattern:
         kind = evaluated(config, family.pattern["kind"], fields, family)
-        if kind not in KINDS:
+        valid = family.kinds or KINDS
+        if kind not in valid:
             raise InputError(f"layer {fields[LAYER]} is {shown(kind)}, which is not read",
-                             where=config.place(names(family.pattern["kind"])[0]), name=str(kind), valid=KINDS[:3])
+                             where=config.place(names(family.pattern["kind"])[0]), name=str(kind), valid=valid[:3])
 
 
 def _all_names(text: str, family: Family) -> tuple[str, ...]:
@@ -124,13 +125,14 @@ _said = evaluated
 
 
 def _style(config: Config, options: Mapping[str, Any]) -> Style:
-    function = options.get("activation") or ""
-    if function not in _FUNCTIONS:
-        key = next((k for k, v in config.data.items() if v == function), "")
-        raise InputError(f"the activation {shown(function)} is not read", where=config.place(key), name=str(function),
-                         valid=[f for f in _FUNCTIONS if f])
+    functions = {name: options.get(name) or "" for name in ("activation", "mixer_activation")}
+    for function in functions.values():
+        if function not in _FUNCTIONS:
+            key = next((k for k, v in config.data.items() if v == function), "")
+            raise InputError(f"the activation {shown(function)} is not read", where=config.place(key),
+                             name=str(function), valid=[f for f in _FUNCTIONS if f])
     sizes = {k: int(options.get(k) or 0) for k in ("window", "chunk")}
-    return Style(**{**options, **sizes, "activation": _FUNCTIONS[function]})
+    return Style(**{**options, **sizes, **{name: _FUNCTIONS[function] for name, function in functions.items()}})
 
 
 def _named(config: Config, found: Mapping[Style, list[int]]) -> tuple[LayerKind, ...]:
@@ -147,15 +149,19 @@ def _named(config: Config, found: Mapping[Style, list[int]]) -> tuple[LayerKind,
         raise InputError(f"layers {' and '.join(first)} are of kinds that are not told apart here",
                          where=str(config.path))
     parts = {part for name in names for part in name.split("_") if part}
-    rest = "L_moe" if parts == {"dense"} else "L_full" if parts & {"window", "chunk"} else "L_rotary"
+    rest = "L_moe" if parts == {"dense"} else "L_rotary" if parts <= {"dense", "nope"} else "L_full"
     return tuple(LayerKind(Layers(name or DEPTH, f"L_{name}" if name else rest, style), tuple(found[style]))
                  for name, style in zip(names, styles, strict=True))
 
 
 def _traits(style: Style, styles: list[Style]) -> str:
+    if style.part == "mlp":
+        return "moe" if style.experts else "mlp"
     parts = []
-    if not style.experts and any(s.experts for s in styles):
+    if not (style.experts or style.part) and any(s.experts for s in styles):
         parts.append("dense")
+    if style.mixer and any(s.mixer != style.mixer and s.part != "mlp" for s in styles):
+        return "_".join((*parts, style.mixer))
     near = {(s.window, s.chunk) for s in styles}
     if len(near) > 1 and (style.window or style.chunk):
         parts.append("window" if style.window else "chunk")

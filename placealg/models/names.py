@@ -86,8 +86,8 @@ def parameters_of(model: Model) -> FrozenMap[str, FoundName]:
     return FrozenMap(found)
 
 
-_DIMS: Mapping[str, str] = {"attn": "heads", "mlp": "ffn", "expert": "ffn", "shared_expert": "ffn",
-                            "embedding": "vocab", "head": "vocab"}
+_DIMS: Mapping[str, str] = {"attn": "heads", "scan": "heads", "conv": "heads", "mlp": "ffn", "expert": "ffn",
+                            "shared_expert": "ffn", "embedding": "vocab", "head": "vocab"}
 """The first word of a part here -> the dim along which its matrices are split."""
 
 

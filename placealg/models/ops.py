@@ -34,10 +34,11 @@ class KeptValue:
 class Backprop:
     """One line of a vector-Jacobian product: `output` with the dims of role `dims`, made from `inputs`.
 
-    `kind` is einsum (sum the product over the dims that `dims` lacks), add, scale or unary; `note` is the factor
-    of a scale and the function of a unary. Roles: the operands' names, `y` the result, `dy` its gradient, the
-    op's kept values, `row` (result without `over`), `grid` (the dims of the first two operands, but for those of `over`
-    that the first has).
+    `kind` is einsum (sum the product over the dims that `dims` lacks), add, scale, unary, or carry: what is made at a
+    place along the first dim of `over` reads the inputs at other places along it, and is linear in the first of them.
+    `note` is the factor of a scale and the function of a unary or a carry. Roles: the operands' names, `y` the result,
+    `dy` its gradient, the op's kept values, `row` (result without `over`), `grid` (the dims of the first two operands,
+    but for those of `over` that the first has), `outer` (all dims of the first two operands).
     """
 
     output: str
@@ -50,6 +51,7 @@ class Backprop:
 OpName = Literal[
     "einsum", "add", "scale", "rope", "cast", "copy", "rename", "sum", "largest", "mul", "gelu", "silu", "tanh",
     "relu", "clamp", "sigmoid", "reciprocal", "rsqrt", "one_plus", "cube", "dropout", "layer_norm", "rms_norm",
+    "exp", "softplus", "scan", "delta", "conv",
     "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "one_hot", "flash",
     "flash_sink", "flash_rope", "lookup", "cross_entropy", "unit", "softmax_sink_within", "softmax_within",
     "flash_within", "flash_sink_within", "flash_rope_within"]
@@ -66,8 +68,8 @@ ATTRIBUTES = (*SEEN_BY, POSITION)
 Over = Literal["", "whole", "partial", "statistics"]
 
 OpFamily = Literal[
-    "add", "cast", "copy", "cross_entropy", "dropout", "einsum", "flash", "largest", "logsumexp", "lookup", "mul",
-    "norm", "one_hot", "rename", "rope", "route", "scale", "softmax", "sum", "unary", "unit"]
+    "add", "cast", "conv", "copy", "cross_entropy", "dropout", "einsum", "flash", "largest", "logsumexp", "lookup",
+    "mul", "norm", "one_hot", "rename", "rope", "route", "scale", "scan", "softmax", "sum", "unary", "unit"]
 """What kinds of op have in common that differ in their function alone."""
 
 
@@ -100,6 +102,11 @@ class OpKind:
     differentiable: bool = True
     zero_at_zero: bool = False
     element: str = "act"
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a result reads whole rows along `over` of every operand that has them, not of the first alone."""
+        return self.family in ("flash", "scan", "conv")
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -180,6 +187,62 @@ _CROSS_ENTROPY = (
 )
 
 
+def _carry(output: str, *inputs: str, note: str, dims: str = "outer") -> Backprop:
+    return Backprop(output, "carry", inputs, dims, note)
+
+
+_WROTE = ("k", "v", "decay", "beta")
+_SCAN_STATES = (
+    _carry("before", *_WROTE, note="before"),
+    _carry("held", *_WROTE, note="held"),
+    _einsum("written", "k", "v", "beta", dims="outer"),
+    Backprop("after", "add", ("held", "written"), "outer"),
+)
+_READ = _einsum("read", "q", "dy", dims="outer")
+_ADJOINT = (_READ, _carry("adjoint", "read", "decay", note="adjoint"))
+_SCAN = {
+    "k": (*_ADJOINT, _einsum("k.grad", "adjoint", "v", "beta", dims="k")),
+    "v": (*_ADJOINT, _einsum("v.grad", "adjoint", "k", "beta", dims="v")),
+    "q": (*_SCAN_STATES, _einsum("q.grad", "after", "dy", dims="q")),
+    "decay": (*_ADJOINT, _SCAN_STATES[0], _einsum("decay.grad", "adjoint", "before", dims="decay")),
+    "beta": (*_ADJOINT, _einsum("beta.grad", "adjoint", "k", "v", dims="beta")),
+}
+_DELTA_ERROR = (
+    _carry("held", *_WROTE, note="held"),
+    _einsum("seen", "held", "k", dims="v"),
+    Backprop("minus_seen", "scale", ("seen",), "v", "-1"),
+    Backprop("error", "add", ("v", "minus_seen"), "v"),
+)
+_DELTA_ADJOINT = (
+    _READ,
+    _carry("adjoint", "read", "decay", "k", "beta", note="adjoint"),
+    _einsum("along", "adjoint", "k", dims="v"),
+    _einsum("of_error", "along", "beta", dims="v"),
+    Backprop("of_seen", "scale", ("of_error",), "v", "-1"),
+)
+_DELTA = {
+    "k": (*_DELTA_ADJOINT, *_DELTA_ERROR,
+          _einsum("of_written", "adjoint", "error", "beta", dims="k"),
+          _einsum("of_held", "held", "of_seen", dims="k"),
+          Backprop("k.grad", "add", ("of_written", "of_held"), "k")),
+    "v": (*_DELTA_ADJOINT[:3], _einsum("v.grad", "along", "beta", dims="v")),
+    "q": (*_DELTA_ERROR,
+          _einsum("written", "k", "error", "beta", dims="outer"),
+          Backprop("after", "add", ("held", "written"), "outer"),
+          _einsum("q.grad", "after", "dy", dims="q")),
+    "decay": (*_DELTA_ADJOINT,
+              _einsum("of_key", "k", "of_seen", dims="outer"),
+              Backprop("of_held", "add", ("adjoint", "of_key"), "outer"),
+              _carry("before", *_WROTE, note="before"),
+              _einsum("decay.grad", "of_held", "before", dims="decay")),
+    "beta": (*_DELTA_ADJOINT[:3], *_DELTA_ERROR, _einsum("beta.grad", "along", "error", dims="beta")),
+}
+_CONV = {
+    "x": (_einsum("spread", "dy", "weight", dims="outer"), _carry("x.grad", "spread", note="from_windows", dims="x")),
+    "weight": (_carry("windows", "x", note="windows"), _einsum("weight.grad", "windows", "dy", dims="weight")),
+}
+
+
 def _linear(name: Literal["add", "scale", "rope", "cast", "copy", "rename", "sum"], over: Over = "",
             view: bool = False, operands: str = "x") -> OpKind:
     return OpKind(name, name, (operands,), linear="all", over=over, view=view, zero_at_zero=not (over or view))
@@ -211,6 +274,8 @@ _KINDS = (
     _unary("rsqrt", "y", zero_at_zero=False),
     _unary("one_plus", "y", zero_at_zero=False),
     _unary("cube", "x"),
+    _unary("exp", "y", zero_at_zero=False),
+    _unary("softplus", "x", zero_at_zero=False),
     OpKind("dropout", "dropout", ("x",), ("mask",), "all", random=True, kept=(KeptValue("mask", "mask", "y"),),
            vjp=FrozenMap({"x": (_einsum("x.grad", "dy", "mask", dims="x"),)}), zero_at_zero=True),
     OpKind("layer_norm", "norm", ("x", "weight", "bias"), ("x", "mean", "rstd"), over="whole", optional=1,
@@ -250,6 +315,11 @@ _KINDS = (
                "v": (*_ROPE_PROBS, _einsum("v.grad", "probs", "dy", dims="v")),
                "q_rope": (*_ROPE_DSCORES, _einsum("q_rope.grad", "dproducts", "k_rope", dims="q_rope")),
                "k_rope": (*_ROPE_DSCORES, _einsum("k_rope.grad", "dproducts", "q_rope", dims="k_rope"))})),
+    OpKind("scan", "scan", ("k", "v", "q", "decay", "beta"), ("k", "v", "q", "decay", "beta"), over="whole",
+           vjp=FrozenMap(_SCAN)),
+    OpKind("delta", "scan", ("k", "v", "q", "decay", "beta"), ("k", "v", "q", "decay", "beta"), over="whole",
+           vjp=FrozenMap(_DELTA)),
+    OpKind("conv", "conv", ("x", "weight"), ("x",), over="whole", vjp=FrozenMap(_CONV)),
     OpKind("lookup", "lookup", ("table", "ids"), ("ids",), "table", over="partial"),
     OpKind("cross_entropy", "cross_entropy", ("x", "targets"), ("softmax", "targets"), over="statistics",
            merges=("max", "sum", "sum"), kept=(KeptValue("softmax", "stat", "x"),),
@@ -288,7 +358,12 @@ Granularity is the fusion boundary: `silu` and `mul` are separate ops (8 bytes s
 the bias of a projection is an `add`, the weight and bias of a norm are operands of it, and `flash` is one op that
 contains its attention factor; `flash_rope` adds to the scores the product of rotary parts that have dims of their own.
 A `sink` is one more score of every row, which has no value (Xiao et al., arXiv 2309.17453, section 3.3). Norms called
-`plain` have no weight. `clamp` cuts numbers off at a bound.
+`plain` have no weight. `clamp` cuts numbers off at a bound. `softplus` is the logarithm of one plus the exponential.
+A `scan` has a state for each head, a matrix: at each place along its first `over` dim the state is multiplied by what
+`decay` says, `beta` times the product of key and value is added to it, and the query reads it; a query sees what was
+written at its own place. A `delta` writes `beta` times what the value differs in from what the key reads (Yang et al.,
+arXiv 2412.06464, section 3.1). A `conv` is depthwise and causal: at a place it reads the places before it, as many as
+its weight has taps, its own being the last.
 `unit` is opaque: what it keeps is unknown, and it may draw. A `rope` mixes the elements along its
 `over` dim, so it is not split along it. `route` chooses the largest elements along one dim, each as a one-hot row
 under a dim of the choices: it is stored as one index per choice, and passes no gradient. Of `largest` a rank that holds

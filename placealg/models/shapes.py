@@ -31,6 +31,8 @@ def result_dims(kind: OpKind, operands: Sequence[Operand], over: Dims, rename: M
         return _without(dims[0], over)
     if kind.name == "one_hot":
         return (*dims[0], *over)
+    if kind.family == "scan":
+        return dims[1]
     if kind.family == "flash":
         return (*_without(dims[0], over), *(d for d in dims[2] if d in over and d not in _keys(dims[0], dims[1], over)))
     return tuple(rename.get(d, d) for d in dims[0])
@@ -90,7 +92,7 @@ def _check_over(where: str, kind: OpKind, first: Dims, over: Dims) -> None:
     if over and not kind.over:
         _fail(where, f"it works over no dim; given {_shown(over)}")
     for dim in over:
-        if dim not in first and kind.family not in ("flash", "route", "one_hot"):
+        if dim not in first and kind.family not in ("conv", "flash", "route", "one_hot"):
             raise InputError(f"its first operand has no dim '{dim}'", where=where, name=dim, valid=first)
     if kind.over in ("partial", "statistics") and len(over) != 1:
         _fail(where, f"it works over one dim; given {_shown(over)}")
@@ -133,6 +135,10 @@ def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over:
             if not set(sink) <= set(first) - set(over):
                 _fail(where, f"'{operands[-1][0]}' has dims {_shown(sink)}; a sink is one score per head")
         _check_flash(where, dims, over)
+    elif kind.family == "scan":
+        _check_scan(where, operands, over)
+    elif kind.family == "conv":
+        _check_conv(where, operands, over)
     elif kind.family == "softmax" and "sink" in kind.operands:
         if not set(dims[1]) <= set(first) - set(over):
             _fail(where, f"'{operands[1][0]}' has dims {_shown(dims[1])}; a sink is one score per head")
@@ -171,6 +177,31 @@ def _check_flash(where: str, dims: Sequence[Dims], over: Dims) -> None:
                    or not only <= set(rotary[1]) <= set(k) - both | turned):
         _fail(where, f"q_rope has dims {_shown(rotary[0])}, k_rope has {_shown(rotary[1])}; with a head dim of their "
                      f"own they follow q {_shown(q)} and k {_shown(k)}")
+
+
+def _check_scan(where: str, operands: Sequence[Operand], over: Dims) -> None:
+    """An InputError unless the states of a scan along the first dim of `over` are a key by a value, for each head."""
+    (_, k, _), (_, v, _), (q_name, q, _), *strengths = operands
+    if len(over) != 2 or not set(over) <= set(k) or over[0] not in v or over[1] in v:
+        _fail(where, f"over is the dim that it goes along and the dim of the keys; given {_shown(over)}, k has "
+                     f"{_shown(k)}, v has {_shown(v)}")
+    if set(q) != set(k) or not set(k) - {over[1]} <= set(v):
+        _fail(where, f"'{q_name}' has dims {_shown(q)}, k has {_shown(k)}, v has {_shown(v)}: a query is like a key, "
+                     "and v has all their dims but the last")
+    for (name, dims, _), most in zip(strengths, ({*k, *v}, {*v}), strict=True):
+        if over[0] not in dims or not set(dims) <= most:
+            _fail(where, f"'{name}' has dims {_shown(dims)}; it goes along {over[0]}, with dims of "
+                         f"{_shown(sorted(most))}")
+
+
+def _check_conv(where: str, operands: Sequence[Operand], over: Dims) -> None:
+    """An InputError unless a convolution has a weight for each tap of each of its channels."""
+    (_, x, _), (name, weight, _) = operands
+    if len(over) != 2 or over[0] not in x or over[1] in x or over[1] not in weight:
+        _fail(where, f"over is the dim that it goes along and the dim of the taps; given {_shown(over)}, x has "
+                     f"{_shown(x)}, '{name}' has {_shown(weight)}")
+    if not set(weight) - {over[1]} <= set(x) - {over[0]}:
+        _fail(where, f"'{name}' has dims {_shown(weight)}; it has a weight for each tap of channels of {_shown(x)}")
 
 
 def _without(dims: Sequence[str], over: Sequence[str]) -> Dims:

@@ -21,13 +21,13 @@ class Style:
     written out, and a gelu of a tanh (`activation` gelu_new), as eager code keeps them; with `upcast` these norms and
     attention's softmax are computed on copies of 32 bits.
 
-    `qk_norm` normalises queries and keys: per head, or, if it is "all", all heads at once, or "each" head with a
-    weight of its own; `qk_layer_norm` says that it takes the mean away, `qk_norm_weight` and `qk_norm_bias` what it
-    has, `qk_norm_last` that it stands behind the rotation. `clip` bounds queries, keys and values. A `window` of
-    positions, or a `chunk` of them, is what a query sees; 0 is all before it. `sinks` are one more score per head;
-    `softcap` bounds scores by a tanh, `logit_softcap` logits. An attention `gate`, "full" or per "head", is a sigmoid
-    by which the heads' results are multiplied. `sub_norm` normalises what the last products of attention and MLP
-    read.
+    `qk_norm` normalises queries and keys: per head, or, if it is "all", all heads at once, or "each" head with a weight
+    of its own; `qk_layer_norm` says that it takes the mean away, `qk_norm_weight` and `qk_norm_bias` what it has,
+    `qk_norm_last` that it stands behind the rotation. `clip` bounds queries, keys and values. A `window` of positions,
+    or a `chunk` of them, is what a query sees; 0 is all before it. `sinks` are one more score per head; `softcap`
+    bounds scores by a tanh, `logit_softcap` logits. An attention `gate`, "full" or per "head", is a sigmoid by which
+    the heads' results are multiplied; `gate_bias` says that its projection has one. `sub_norm` normalises what the last
+    products of attention and MLP read.
 
     `experts` takes the place of the MLP by a router and experts; the gates of a token's experts are their
     probabilities among all, or, `normalized`, among the chosen. `latent` attention has queries, keys and values from
@@ -41,6 +41,13 @@ class Style:
     rank (Hu et al., arXiv 2106.09685); the weights beside them train, too. A `combine_bias` is added to what the
     experts make together. `query_experts` are experts of attention, with a router of their own: each projects queries,
     and what its heads make of the keys and values of all (JetMoE, arXiv 2404.07413, section 2.3).
+
+    A `mixer` stands in place of attention, or, with `both`, beside it, their results added: a gated "delta" rule, a
+    "state" space or a short "conv". `mixer_bias` puts biases on its projections, `mixer_out_bias` says it of the last
+    where that differs; `conv_bias` puts them on its convolution, which is under the layer's activation, or under
+    `mixer_activation`. `key_decay` decays the state of each key by itself. A state space's result is normalised "after"
+    its gate, "before" it, or not. `part`, "mixer" or "mlp", says that a layer is that half alone. Experts that are not
+    `expert_gated` have one first product.
 
     In a `first_dense` model L_dense layers with an MLP, the unit `dense`, come before L_moe layers of experts.
     `embedding_norm`, `final_norm`, `head_bias` and `embedding_projection` say it of the two ends; `embedding_scale`,
@@ -81,6 +88,7 @@ class Style:
     sinks: bool = False
     softcap: bool = False
     gate: str = ""
+    gate_bias: bool = False
     sub_norm: bool = False
     latent: bool = False
     sigmoid: bool = False
@@ -94,6 +102,16 @@ class Style:
     expert_norm: bool = False
     combine_bias: bool = False
     query_experts: bool = False
+    expert_gated: bool = True
+    mixer: str = ""
+    both: bool = False
+    mixer_bias: bool = False
+    mixer_out_bias: bool | None = None
+    conv_bias: bool = False
+    mixer_activation: str = ""
+    key_decay: bool = False
+    mixer_norm: str = ""
+    part: str = ""
     first_dense: bool = False
     adapters: bool = False
     embedding_norm: bool = False

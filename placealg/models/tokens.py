@@ -59,6 +59,9 @@ def attributes_problem(model: Model, said: Attributes) -> str:
     graph = model.graph
     if {WEIGHTS, DOCUMENTS} & set(graph.tensors):
         return f"{model.name} has attributes of tokens of its own"
+    along = next((op.output for op in graph.ops if op.row.family in ("scan", "conv")), "")
+    if said.documents and along:
+        return f"'{along}' of {model.name} goes along whole sequences, from one document into the next"
     if said.documents and not any(map(attends, graph.ops)):
         return f"{model.name} has no attention, which alone asks for documents"
     placed = POSITIONS in graph.tensors or any(turns(graph, op) for op in graph.ops)

@@ -15,6 +15,7 @@ from placealg.models.attention import SLOPES, attention, capped, dropped, normed
 from placealg.models.build import Builder, Size, graph
 from placealg.models.experts import BALANCING, experts
 from placealg.models.graph import DEPTH, Graph, Tensor
+from placealg.models.mixers import mixer
 from placealg.models.model import Model
 from placealg.models.style import DEEPSEEK, GPT, LLAMA, MLA, MOE, Style
 
@@ -169,12 +170,24 @@ def _block(g: Builder, at: str, x: Tensor, style: Style, ffn: str) -> Tensor:
         for name, there in (("attn.out", out_biased), ("mlp.down", biased)):
             both = g.biased(f"{at}.{name}", both, "embed") if there else both
         return g.add(f"{at}.out", x, dropped(g, f"{at}.dropped", both, style))
-    y = attention(g, at, normed(g, f"{at}.norm1", x, style) if style.pre_norm else x, style)
-    y = g.biased(f"{at}.attn.out", y, "embed") if out_biased else y
-    x = _residual(g, at, "attn", x, y, style)
+    if style.part != "mlp":
+        y = _mixed(g, at, normed(g, f"{at}.norm1", x, style) if style.pre_norm else x, style, out_biased)
+        x = _residual(g, at, "mlp" if style.part else "attn", x, y, style)
+    if style.part == "mixer":
+        return x
     y = _inner(g, at, normed(g, f"{at}.norm2", x, style) if style.pre_norm else x, style, ffn)
     y = g.biased(f"{at}.mlp.down", y, "embed") if biased else y
     return _residual(g, at, "mlp", x, y, style)
+
+
+def _mixed(g: Builder, at: str, x: Tensor, style: Style, out_biased: bool) -> Tensor:
+    """Attention, or what stands in its place, or both."""
+    beside = mixer(g, at, x, style) if style.mixer else None
+    if beside is not None and not style.both:
+        return beside
+    y = attention(g, at, x, style)
+    y = g.biased(f"{at}.attn.out", y, "embed") if out_biased else y
+    return y if beside is None else g.add(f"{at}.mixers", beside, y)
 
 
 def _residual(g: Builder, at: str, part: str, x: Tensor, y: Tensor, style: Style) -> Tensor:
@@ -194,7 +207,7 @@ def _inner(g: Builder, at: str, x: Tensor, style: Style, ffn: str) -> Tensor:
         return _mlp(g, f"{at}.mlp", x, style, "batch seq", ffn)
     y = experts(g, at, x, style)
     if style.shared:
-        plain = replace(style, mlp_bias=False, gated=True)
+        plain = replace(style, mlp_bias=False, gated=style.expert_gated)
         width = "shared_ffn" if style.shared_own else "shared ffn"
         shared = _mlp(g, f"{at}.shared_expert", x, plain, "batch seq", width)
         if style.shared_gate:

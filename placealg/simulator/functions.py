@@ -15,7 +15,7 @@ import numpy as np
 
 from placealg.models.graph import Graph, Op
 from placealg.models.ops import ATTENDING, SEEN_BY, within
-from placealg.simulator import network
+from placealg.simulator import network, scans
 from placealg.simulator.box import Box, Extent, aligned, common, elementwise, largest, product
 from placealg.simulator.field import Array, inverse, keyed, objects, reduced
 from placealg.simulator.unary import SLOPES, UNARY
@@ -418,10 +418,27 @@ def _matrix(box: Box) -> network.Matrix:
     return a, b, c, d
 
 
+def _scan(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
+    return scans.scan(op, operands, dims), {}
+
+
+def _scan_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
+    return scans.scan_back(op, position, dy, saved.operand, dims)
+
+
+def _conv(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
+    return scans.conv(op, operands, dims), {}
+
+
+def _conv_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
+    return scans.conv_back(op, position, dy, saved.operand, saved.extent, dims)
+
+
 _FORWARD: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
     "layer_norm": _norm, "rms_norm": _norm, "layer_norm_plain": _norm, "rms_norm_plain": _norm, "softmax": _softmax,
     "softmax_sink": _softmax, "flash": _flash, "flash_rope": _flash, "flash_sink": _flash, "rope": _rope,
     "lookup": _lookup, "cross_entropy": _cross_entropy, "unit": _unit, "logsumexp": _logsumexp,
+    "scan": _scan, "delta": _scan, "conv": _conv,
 }
 ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
     **_FORWARD, **{str(within(kind)): _FORWARD[kind] for kind in ATTENDING}}
@@ -431,7 +448,8 @@ _BACKWARD: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]],
     "layer_norm": _norm_back, "rms_norm": _norm_back, "layer_norm_plain": _norm_back, "rms_norm_plain": _norm_back,
     "softmax": _softmax_back, "softmax_sink": _softmax_back, "flash": _flash_back, "flash_rope": _flash_back,
     "flash_sink": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
-    "unit": _unit_back, "logsumexp": _logsumexp_back,
+    "unit": _unit_back, "logsumexp": _logsumexp_back, "scan": _scan_back, "delta": _scan_back,
+    "conv": _conv_back,
 }
 _ROWS_BACK: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]], Box]] = {
     **_BACKWARD, **{str(within(kind)): _BACKWARD[kind] for kind in ATTENDING}}

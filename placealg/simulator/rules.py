@@ -24,7 +24,7 @@ WHOLE = "none"
 COPIES = "each"
 """The same, where every rank has a part of the gradient."""
 
-_ALSO = {"heads": ("kv", "group"), "ffn": ("dense_ffn",)}
+_ALSO = {"heads": ("kv", "group", "state_kv", "state_group", "channel"), "ffn": ("dense_ffn",), "seq": ("block",)}
 """The dims for which a word stands besides its own."""
 
 _ROWS_IN_PARTS = ("lookup", "cross_entropy")

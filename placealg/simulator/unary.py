@@ -17,10 +17,12 @@ UNARY: Mapping[str, Callable[[Array], Array]] = {
     "rsqrt": lambda x: inverse(reduced(11 - 5 * x)),
     "one_plus": lambda x: reduced(1 + x),
     "cube": lambda x: reduced(reduced(x * x) * x),
+    "exp": lambda x: inverse(reduced(13 - x)),
+    "softplus": lambda x: reduced(x * x + 11 * x + 5),
 }
 """Kind -> an elementwise function; gelu, silu and clamp are 0 at 0, as the real ones are.
 
-The derivatives of tanh, relu, sigmoid, reciprocal, rsqrt and one_plus are functions of the result.
+The derivatives of tanh, relu, sigmoid, reciprocal, rsqrt, one_plus and exp are functions of the result.
 """
 
 SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
@@ -34,5 +36,7 @@ SLOPES: Mapping[str, tuple[str, Callable[[Array], Array]]] = {
     "rsqrt": ("y", lambda y: reduced(reduced(y * y) * 5)),
     "one_plus": ("y", lambda y: y * 0 + 1),
     "cube": ("x", lambda x: reduced(reduced(x * x) * 3)),
+    "exp": ("y", lambda y: reduced(y * y)),
+    "softplus": ("x", lambda x: reduced(2 * x + 11)),
 }
 """Kind -> what its derivative reads, and the derivative as a function of that."""

@@ -23,10 +23,13 @@ from placealg.placement import DUAL, Kind, Redistribution, redistribution
 from placealg.step.pipeline import spread
 from placealg.strategy.vocabulary import EACH, LAYER, NONE
 
-ALIASES: Mapping[str, tuple[str, ...]] = {"heads": ("heads", "kv", "group"), "ffn": ("ffn", "dense_ffn")}
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "heads": ("heads", "kv", "group", "state_kv", "state_group", "channel"), "ffn": ("ffn", "dense_ffn"),
+    "seq": ("seq", "block")}
 """An entry's dim -> the dims it stands for, in the order in which an axis takes them.
 
-Of grouped heads kv is major. The MLP of a first dense layer has another size than the experts of later ones.
+Of grouped heads kv is major. The channels of a convolution that stands alone are its heads; a sequence may be in
+blocks. The MLP of a first dense layer has another size than the experts of later ones.
 """
 
 ORDER = ("slice", "scale 1/n", "zero-pad", "none", "reduce_scatter", "all_to_all", "all_reduce", "all_gather")

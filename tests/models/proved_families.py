@@ -27,7 +27,8 @@ from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
 
 MIXED = "several kinds of layers"
-SIX = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"] * 2}
+OTHERS = ("full_attention", "sliding_attention")
+"""The kinds of layers of a family that names no kinds of its own."""
 
 
 @cache
@@ -35,7 +36,8 @@ def model(name: str, mixed: bool = False) -> Model:
     """The family's default configuration, or one of six layers of several kinds."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
-        more = {**SIX, names(family(name).sizes["L"])[0]: 6} if mixed else {}
+        some, other = (family(name).kinds or OTHERS)[:2]
+        more = {"layer_types": [other, some, other] * 2, names(family(name).sizes["L"])[0]: 6} if mixed else {}
         path.write_text(json.dumps({"model_type": name, **REQUIRED.get(name, {}), **more}), encoding="utf-8")
         return from_config(path)
 

@@ -40,10 +40,17 @@ BESIDE: Mapping[str, Any] = {
 }
 """Fields of published files that change no parameter, whether a class declares them or not."""
 
-LATENT = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
+LATENT = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear", "minicpm3", "youtu")
 """Types of latent attention, which has keys and values for every head."""
 
+KINDS: Mapping[str, tuple[str, str]] = {
+    "lfm2": ("full_attention", "conv"), "lfm2_moe": ("full_attention", "conv"), **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "granitemoehybrid", "olmo_hybrid", "kimi_linear"),
+        ("full_attention", "linear_attention"))}
+"""Types whose layers are of other kinds than those of attention."""
+
 REQUIRED: Mapping[str, Mapping[str, Any]] = {
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "hunyuan_v1_dense": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "hunyuan_v1_moe": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "ministral": {"head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
@@ -74,7 +81,7 @@ def draw(name: str, config: type, rng: random.Random, whole: bool = False) -> di
     known = fields(config)
     left = 0.0 if whole else rng.choice((0.1, 0.3, 0.6))
     omitted = {f for f in known if rng.random() < left}
-    sizes = _Sizes(known, omitted, rng)
+    sizes = _Sizes(known, omitted, rng, KINDS.get(name, ("full_attention", "sliding_attention")))
     out: dict[str, Any] = {}
     for field, (default, declared) in known.items():
         if field in omitted or SKIPPED.search(field):
@@ -104,17 +111,65 @@ def draw(name: str, config: type, rng: random.Random, whole: bool = False) -> di
             out[field] = value
     if name == "dbrx":
         out |= _dbrx(rng)
-    return out
+    return {k: v for k, v in {**out, **_of_states(name, known, out, sizes, rng)}.items() if v != LEAVE}
+
+
+LEAVE = "left out"
+
+
+def _of_states(name: str, known: Mapping[str, Any], out: Mapping[str, Any], sizes: _Sizes,
+               rng: random.Random) -> dict[str, Any]:
+    """Sizes of states that fit each other, of layers that have them; where heads are left out, the others fit them."""
+    found: dict[str, Any] = {}
+    if "mamba_n_heads" in known:
+        inner, heads = 2 * sizes.hidden, rng.choice([n for n in (1, 2, 4) if sizes.hidden * 2 % n == 0])
+        found = {"mamba_n_heads": heads, "mamba_n_groups": rng.choice([n for n in (1, 2, 4) if heads % n == 0]),
+                 "mamba_d_state": rng.choice([4, 6, 8]), "mamba_d_conv": rng.choice([2, 3, 4]), "mamba_expand": 2,
+                 "mamba_d_head": rng.choice(["auto", inner // heads, LEAVE])}
+        if "mamba_d_ssm" in known:
+            found["mamba_d_ssm"] = rng.choice([inner, None])
+        if "attn_layer_indices" in known:
+            some = sorted(rng.sample(range(sizes.layers), rng.randint(0, sizes.layers)))
+            found["attn_layer_indices"] = rng.choice([some, None, LEAVE])
+    elif "mamba_num_heads" in known:
+        heads = rng.choice([2, 4])
+        kinds = [rng.choice(("linear_attention", "moe", "full_attention", "mlp")) for _ in range(sizes.layers)]
+        found = {"mamba_num_heads": heads, "n_groups": rng.choice([1, 2]), "ssm_state_size": rng.choice([4, 6]),
+                 "mamba_head_dim": rng.choice([4, 5]), "conv_kernel": rng.choice([2, 4]), "num_hidden_layers": LEAVE,
+                 "layers_block_type": rng.choice([kinds, kinds, LEAVE]),
+                 "hybrid_override_pattern": rng.choice([LEAVE, "".join(rng.choice("M*E-") for _ in kinds)]),
+                 "moe_latent_size": rng.choice([None, LEAVE]),
+                 "mlp_hidden_act": rng.choice(["relu2", "silu", LEAVE]), "mtp_layers_block_type": LEAVE}
+    elif "linear_num_key_heads" in known:
+        keys = rng.choice([1, 2, 4])
+        found = {"linear_num_key_heads": keys, "linear_num_value_heads": keys * rng.choice([1, 2]),
+                 "linear_key_head_dim": rng.choice([4, 6]), "linear_value_head_dim": rng.choice([4, 8]),
+                 "linear_conv_kernel_dim": rng.choice([2, 4, LEAVE])}
+        if name == "olmo_hybrid":
+            found |= {k: rng.choice([v, None, LEAVE]) for k, v in found.items() if "conv" not in k}
+        elif rng.random() < 0.3:
+            found = {"linear_conv_kernel_dim": rng.choice([2, 4, LEAVE]), "full_attention_interval": rng.randint(1, 5)}
+    elif "linear_num_heads" in known:
+        found = {"linear_num_heads": rng.choice([1, 2, 4]), "linear_head_dim": rng.choice([4, 6]),
+                 "linear_conv_kernel_dim": rng.choice([2, 3, LEAVE])}
+    elif name in ("lfm2", "lfm2_moe"):
+        found = {"conv_L_cache": rng.choice([2, 3, LEAVE]), "num_dense_layers": rng.randint(0, sizes.layers)}
+        if name == "lfm2":
+            found = {"conv_L_cache": found["conv_L_cache"], "block_multiple_of": rng.choice([1, 8, LEAVE]),
+                     "block_ffn_dim_multiplier": rng.choice([1.0, 1.5, 2, None, LEAVE]),
+                     "full_attn_idxs": rng.choice([[0], [], None, LEAVE])}
+    return {k: v for k, v in found.items() if v == LEAVE or k in out or rng.random() < 0.8}
 
 
 class _Sizes:
     """The sizes of one draw, which fit each other."""
 
-    def __init__(self, known: Mapping[str, tuple[Any, str]], omitted: set[str], rng: random.Random):
+    def __init__(self, known: Mapping[str, tuple[Any, str]], omitted: set[str], rng: random.Random,
+                 kinds: tuple[str, str]):
         def left_out(names: tuple[str, ...]) -> int | None:
             return next((known[n][0] for n in names if n in omitted and known[n][0]), None)
 
-        self.rng = rng
+        self.rng, self.kinds = rng, kinds
         keys = left_out(KEYS)
         self.heads = left_out(HEADS) or (keys or 1) * rng.choice([1, 2, 4]) * (1 if keys else 2)
         self.head_dim = rng.choice([4, 8, 16])
@@ -130,7 +185,7 @@ class _Sizes:
         if "bool" in declared and "int" not in declared.replace("bool", ""):
             return rng.random() < (0.1 if field in UNREAD else 0.5)
         if field in ("layer_types", "mlp_layer_types", "no_rope_layers"):
-            kinds = {"layer_types": ["full_attention", "sliding_attention"], "mlp_layer_types": ["dense", "sparse"],
+            kinds = {"layer_types": self.kinds, "mlp_layer_types": ["dense", "sparse"],
                      "no_rope_layers": [0, 1]}[field]
             return [rng.choice(kinds) for _ in range(self.layers)] if rng.random() < 0.4 else None
         if field in ("moe_layers", "mlp_only_layers"):

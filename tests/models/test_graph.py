@@ -47,6 +47,27 @@ GRAPHS = {
     "mla unfused": transformer(replace(MLA, flash=False, dropout=True), {**SIZES, **LATENT}),
     "mlp": mlp().graph,
 }
+def scanned(delta: bool) -> Graph:
+    """Projections through a convolution into a scan of heads that share keys, its decay and strength from the data."""
+    g = graph(batch="b", seq="s", embed="h", state_kv="a", state_group="2", state_key="d", state_value="d_v", tap="4",
+              vocab="V")
+    x = g.lookup("net.x", g.parameter("net.weight", "vocab embed"), g.ids("data.ids", "batch seq"), over="vocab")
+    made = {}
+    for name, heads in (("k", "state_kv state_key"), ("q", "state_kv state_key"),
+                        ("v", "state_kv state_group state_value")):
+        y = g.linear(f"net.{name}", x, f"batch seq {heads}", f"embed {heads}")
+        weight = g.parameter(f"net.{name}.conv.weight", f"{heads} tap")
+        made[name] = g.conv(f"net.{name}.conv", y, weight, over="seq tap")
+    for name, heads in (("beta", "state_kv state_group"), ("decay", "state_kv state_group state_key")):
+        y = g.linear(f"net.{name}", x, f"batch seq {heads}", f"embed {heads}")
+        made[name] = g.unary(f"net.{name}.open", y, "sigmoid")
+    read = g.scan("net.read", made["k"], made["v"], made["q"], made["decay"], made["beta"], over="seq state_key",
+                  delta=delta)
+    g.sum("loss.sum", g.mul("net.square", read, read))
+    return g.build()
+
+
+GRAPHS |= {"scan": scanned(False), "delta": scanned(True)}
 every_graph = pytest.mark.parametrize("built", GRAPHS.values(), ids=GRAPHS)
 
 
@@ -196,7 +217,7 @@ def test_a_vjp_reads_what_the_table_says_is_saved(built: Graph) -> None:
 
 TINY = {"batch": 2, "seq": 3, "seq_kv": 3, "vocab": 4, "embed": 4, "heads": 2, "kv": 2, "group": 2, "head_dim": 2,
         "ffn": 3, "position": 3, "q_rank": 3, "kv_rank": 2, "nope_dim": 2, "rope_dim": 2, "value_dim": 3,
-        "dense_ffn": 2}
+        "dense_ffn": 2, "state_kv": 2, "state_group": 2, "state_key": 2, "state_value": 3, "tap": 2}
 
 
 @lru_cache(maxsize=16)
@@ -245,7 +266,7 @@ def test_gradients_of_unary_functions(function: str) -> None:
     built = g.build()
     assert worst(built) < 1e-6
     assert [s.tensor.name for s in saved(built) if s.tensor.name != "one.positive"] == [
-        "data.x", "one.x" if function in ("gelu", "silu", "clamp", "cube") else "one.y"]
+        "data.x", "one.x" if function in ("gelu", "silu", "clamp", "cube", "softplus") else "one.y"]
 
 
 def test_the_logarithm_of_a_sum_of_exponentials_has_its_derivative() -> None:
@@ -258,11 +279,12 @@ def test_the_logarithm_of_a_sum_of_exponentials_has_its_derivative() -> None:
 
 
 @pytest.mark.parametrize("kind", ["layer_norm", "rms_norm", "softmax", "flash", "flash_rope", "cross_entropy", "gelu",
-                                  "dropout"])
+                                  "dropout", "scan", "delta", "conv"])
 def test_a_wrong_vjp_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line of each product matters: without its last factor or summand the gradients differ."""
     row = OPS[kind]
-    built = next(GRAPHS[name] for name in ("gpt", "llama", "mla") if kind in {op.kind for op in GRAPHS[name].ops})
+    built = next(GRAPHS[name] for name in ("gpt", "llama", "mla", "delta", "scan")
+                 if kind in {op.kind for op in GRAPHS[name].ops})
     for role, steps in row.vjp.items():
         for k, step in enumerate(steps):
             if len(step.inputs) < 2 or step.kind not in ("einsum", "add"):
@@ -535,7 +557,8 @@ def test_a_parameter_is_named_after_its_first_unit() -> None:
 def test_op_table_is_whole() -> None:
     assert {k.family for k in OPS.values()} == {
         "einsum", "add", "scale", "rope", "cast", "copy", "mul", "unary", "dropout", "norm", "softmax", "flash",
-        "lookup", "cross_entropy", "logsumexp", "rename", "sum", "unit", "route", "largest", "one_hot"}
+        "lookup", "cross_entropy", "logsumexp", "rename", "sum", "unit", "route", "largest", "one_hot", "scan",
+        "conv"}
     for row in OPS.values():
         assert set(row.vjp) <= set(row.operands)
         for steps in row.vjp.values():

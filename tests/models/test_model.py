@@ -153,7 +153,7 @@ def test_an_alias_of_which_nothing_is_filled_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "part"), [("mamba", "state-space layers"), ("t5", "attention to an encoder"),
-                                            ("bert", "an encoder"), ("qwen3_next", "linear attention"),
+                                            ("bert", "an encoder"), ("minimax", "linear attention"),
                                             ("llama4", "a tower for images")])
 def test_a_type_is_refused_by_its_part(tmp_path: Path, name: str, part: str) -> None:
     with pytest.raises(InputError, match=f"config.json:2: model_type .{name}. is not read: it has {part}"):

@@ -106,6 +106,11 @@ class Run:
             return self.fill(dims, lambda p: x.at({**p, op.over[0]: int(xs[1].at(p))}))
         if op.row.family == "flash":
             return self._flash(op, xs, dims)
+        if op.row.family == "scan":
+            after = self._states(op, xs)[2]
+            return self.contract(dims, [after, xs[2]])
+        if op.kind == "conv":
+            return self.contract(dims, [self._windows(op, x, xs[1].dims), xs[1]])
         if op.kind in ("softmax", "softmax_within"):
             return self._softmax(x, op.over[0], xs[1:])
         if op.kind == "logsumexp":
@@ -143,6 +148,70 @@ class Run:
         total = self.contract(tuple(d for d in dims if d not in op.over), [weights])
         self.values[f"{op.output}.lse"] = self.fill(total.dims, lambda p: math.log(total.at(p)))
         return self.contract(dims, [self.fill(grid, lambda p: weights.at(p) / total.at(p)), v])
+
+    def _states(self, op: Op, xs: list[Array]) -> tuple[Array, Array, Array]:
+        """Of each place the state before it, that under its decay, and that after it, written out place by place."""
+        k, v, _, decay, beta = xs
+        along, key = op.over
+        dims = tuple(dict.fromkeys((*k.dims, *v.dims)))
+        before: dict[tuple[int, ...], float] = {}
+        held, after = dict(before), dict(before)
+        for p in sorted(self.points(dims), key=lambda p: p[along]):
+            at = tuple(p.values())
+            last = after[tuple({**p, along: p[along] - 1}.values())] if p[along] else 0.0
+            before[at], held[at] = last, decay.at(p) * last
+            if p[key] == self.sizes[key] - 1:
+                row = [tuple({**p, key: n}.values()) for n in range(self.sizes[key])]
+                keys = [k.at({**p, key: n}) for n in range(self.sizes[key])]
+                seen = sum(held[r] * n for r, n in zip(row, keys, strict=True)) if op.kind == "delta" else 0.0
+                for r, n in zip(row, keys, strict=True):
+                    after[r] = held[r] + n * beta.at(p) * (v.at(p) - seen)
+        return Array(dims, before), Array(dims, held), Array(dims, after)
+
+    def _adjoint(self, op: Op, xs: list[Array]) -> Array:
+        """The gradient of the states after each place, from that of what was read there: the last place first."""
+        read, decay, *writing = xs
+        along, key = op.over
+        found: dict[tuple[int, ...], float] = {}
+        for p in sorted(self.points(read.dims), key=lambda p: -p[along]):
+            total, next_ = read.at(p), {**p, along: p[along] + 1}
+            if next_[along] < self.sizes[along]:
+                later = found[tuple(next_[d] for d in read.dims)]
+                if writing:
+                    k, beta = writing
+                    later -= k.at(next_) * beta.at(next_) * sum(
+                        k.at({**next_, key: n}) * found[tuple({**next_, key: n}[d] for d in read.dims)]
+                        for n in range(self.sizes[key]))
+                total += decay.at(next_) * later
+            found[tuple(p[d] for d in read.dims)] = total
+        return Array(read.dims, found)
+
+    def _windows(self, op: Op, x: Array, weight: tuple[str, ...]) -> Array:
+        """What each tap reads at each place."""
+        along, tap = op.over
+        dims = tuple(dict.fromkeys((*x.dims, *weight)))
+
+        def read(p: Point) -> float:
+            place = p[along] + p[tap] - (self.sizes[tap] - 1)
+            return x.at({**p, along: place}) if place >= 0 else 0.0
+        return self.fill(dims, read)
+
+    def _from_windows(self, op: Op, spread: Array, dims: tuple[str, ...]) -> Array:
+        along, tap = op.over
+        cells = dict.fromkeys((tuple(p.values()) for p in self.points(dims)), 0.0)
+        for p in self.points(spread.dims):
+            place = p[along] + p[tap] - (self.sizes[tap] - 1)
+            if place >= 0:
+                cells[tuple({**p, along: place}[d] for d in dims)] += spread.at(p)
+        return Array(dims, cells)
+
+    def _carried(self, op: Op, note: str, xs: list[Array], dims: tuple[str, ...]) -> Array:
+        if note in ("before", "held"):
+            k, v, decay, beta = xs
+            return self._states(op, [k, v, k, decay, beta])[("before", "held").index(note)]
+        if note == "adjoint":
+            return self._adjoint(op, xs)
+        return self._windows(op, xs[0], dims) if note == "windows" else self._from_windows(op, xs[0], dims)
 
     def _rotated(self, x: Array, dim: str, sign: int, positions: list[Array]) -> Array:
         """Element e of a head dim mixes with its partner: an angle per position, or place."""
@@ -185,11 +254,14 @@ class Run:
         dims["row"] = tuple(d for d in dims["y"] if d not in op.over)
         dims["grid"] = tuple(dict.fromkeys(d for n in op.inputs[:2] for d in self.graph.tensors[n].dims
                                            if d not in op.over or d not in self.graph.tensors[op.inputs[0]].dims))
+        dims["outer"] = tuple(dict.fromkeys(d for n in op.inputs[:2] for d in self.graph.tensors[n].dims))
         made = {"dy": dy} | {r: self.values[roles[r]] for r in allowed}
         for step in b.steps:
             xs, to = [made[r] for r in step.inputs], dims[step.dims]
             if step.kind == "einsum":
                 made[step.output] = self.contract(to, xs)
+            elif step.kind == "carry":
+                made[step.output] = self._carried(op, step.note, xs, to)
             elif step.kind == "add":
                 made[step.output] = self.fill(to, lambda p, xs=xs: sum(x.at(p) for x in xs))
             elif step.kind == "scale":
@@ -211,6 +283,8 @@ FORWARD: Mapping[str, Callable[[float], float]] = {
     "rsqrt": lambda x: x ** -0.5,
     "one_plus": lambda x: 1 + x,
     "cube": lambda x: x ** 3,
+    "exp": math.exp,
+    "softplus": lambda x: math.log(1 + math.exp(x)),
 }
 
 
@@ -228,8 +302,9 @@ def _unary(function: str, xs: list[Array], p: Point, over: tuple[str, ...]) -> f
         return _weight(x[0] - x[1], p, xs[2:])
     if function == "minus_one_hot":
         return -1.0 if p[over[0]] == int(x[0]) else 0.0
-    if function in ("slope_of_gelu", "slope_of_silu", "slope_of_clamp", "slope_of_cube"):
+    if function in ("slope_of_gelu", "slope_of_silu", "slope_of_clamp", "slope_of_cube", "slope_of_softplus"):
         f, h = FORWARD[function.removeprefix("slope_of_")], 1e-5
         return (f(x[0] + h) - f(x[0] - h)) / (2 * h)
     return {"tanh": 1 - x[0] ** 2, "relu": float(x[0] > 0), "sigmoid": x[0] * (1 - x[0]),
-            "reciprocal": -x[0] ** 2, "rsqrt": -x[0] ** 3 / 2, "one_plus": 1.0}[function.removeprefix("slope_of_")]
+            "reciprocal": -x[0] ** 2, "rsqrt": -x[0] ** 3 / 2, "one_plus": 1.0,
+            "exp": x[0]}[function.removeprefix("slope_of_")]

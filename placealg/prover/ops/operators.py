@@ -126,7 +126,7 @@ class Operators:
         Whole rows must be held, or their statistics merged over the axes that split them.
         """
         bounds = any(name == n for n, _ in self.attributes(op, [()] * len(op.inputs)))
-        if name != op.inputs[0] and op.row.family != "flash" and not bounds:
+        if name != op.inputs[0] and not op.row.mixes and not bounds:
             return held
         split = {(a, p) for a, p in paths.mask_of(held) if dim_of(p) in op.over}
         if op.row.over == "statistics" and {a for a, _ in split} != set(event.axes):
@@ -245,6 +245,8 @@ class Operators:
                     values[role] = self.played(event, op, role, labels)
             inputs = [values[role] for role in line.inputs]
             tag = self.tag(f"{op.output}.grad.{line.output}")
+            if line.kind == "carry":
+                inputs = [paths.mixed(held, op.over[:1], f"{tag}.{k}") for k, held in enumerate(inputs)]
             added = line.kind == "add"
             values[line.output] = paths.added(inputs) if added else paths.contracted(inputs, dims[line.dims], tag)
         return values[step.steps[-1].output]
@@ -257,7 +259,8 @@ class Operators:
         row = tuple(d for d in result if d not in op.over)
         grid = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims
                                    if d not in op.over or d not in first))
-        return {**operands, "row": row, "grid": grid}
+        outer = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims))
+        return {**operands, "row": row, "grid": grid, "outer": outer}
 
 
 def _undefined(held: Sum) -> bool:

@@ -1,0 +1,118 @@
+"""Scans and short convolutions: mixers are derived, proved, run and counted, with their heads split."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mutants import deletions
+from random_dims import settings
+
+from placealg.check.prove import prove
+from placealg.cost.flop import products as products_of
+from placealg.errors import InputError
+from placealg.models.build import graph
+from placealg.models.model import Model
+from placealg.models.style import LLAMA
+from placealg.models.transformer import transformer
+from placealg.prover.verdict import PROVED, REFUTED
+from placealg.simulator import simulate
+from placealg.step.derive import derive
+from placealg.step.edit import edit
+from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
+
+SIZES = {"vocab": "V", "embed": "h", "heads": "a", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f",
+         "channel": "h", "tap": "4", "state_kv": "a", "state_group": "2", "state_key": "d", "state_value": "d_v",
+         "state_low": "d"}
+
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    "delta": {"mixer": "delta"},
+    "decay of each key": {"mixer": "delta", "key_decay": True},
+    "state space": {"mixer": "state", "mixer_norm": "after", "conv_bias": True, "mixer_bias": True},
+    "one group": {"mixer": "state", "mixer_norm": "before"},
+    "beside attention": {"mixer": "state", "both": True},
+    "short convolution": {"mixer": "conv", "mixer_bias": True, "conv_bias": True},
+}
+
+
+def mixing(name: str) -> Model:
+    """Layers of a mixer and an MLP; of one group of heads, keys have no dim of heads."""
+    style = replace(LLAMA, **STYLES[name])
+    sizes = {dim: size for dim, size in SIZES.items() if (name, dim) != ("one group", "state_kv")}
+    return Model.of_graph(name, transformer(style, sizes))
+
+
+STRATEGIES = ("dp", "zero3", "tp", "tp_sp", "cp", "zero3*cp_ulysses*tp", "tp_sp*recompute_full")
+BY_DEFAULT = (("delta", "tp_sp"), ("one group", "tp"), ("short convolution", "cp"), ("state space", "dp"))
+CASES = [pytest.param(name, text, marks=() if (name, text) in BY_DEFAULT else pytest.mark.slow)
+         for name in STYLES for text in dict.fromkeys((*STRATEGIES, *(t for n, t in BY_DEFAULT if n == name)))]
+
+
+@pytest.mark.parametrize(("name", "text"), CASES)
+def test_it_is_proved_for_all_sizes_and_runs_as_on_one_device(name: str, text: str) -> None:
+    step = derive(parse_strategy(text), mixing(name))
+    assert prove(step).verdict == PROVED
+    for setting in itertools.islice(settings(step), 1 if (name, text) in BY_DEFAULT else 2):
+        assert simulate(step, setting).difference is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "text"), [("decay of each key", "cp_ulysses"), ("state space", "tp_sp"),
+                                            ("one group", "tp_sp"), ("short convolution", "tp_sp")])
+def test_of_what_a_mixer_runs_nothing_may_be_left_out(name: str, text: str) -> None:
+    """Each event of a mixer is deleted: the prover refutes what the simulator sees, and nothing else."""
+    step = derive(parse_strategy(text), mixing(name))
+    found = [mutant for mutant in deletions(step) if mutant.events[0].phase in ("forward", "backward", "reduce")
+             and {".scan.", ".conv."} & {f".{part}." for part in mutant.events[0].path.split(".")}]
+    assert len(found) > 12
+    for mutant in found:
+        seen = any(simulate(mutant.step, setting).difference for setting in settings(mutant.step))
+        assert (prove(mutant.step).verdict != PROVED) == seen, mutant.story
+
+
+REFUTED_EDITS = [
+    ("delta", "dp*cp_ulysses", "forward.layer.scan.k.all_to_all[cp]"),
+    ("delta", "dp*cp_ulysses", "backward.layer.scan.v.grad.all_to_all[cp]"),
+    ("one group", "tp", "backward.layer.scan.core.k.silu.grad.all_reduce[tp]"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "dropped"), REFUTED_EDITS)
+def test_what_heads_and_sequences_need_is_not_left_out(name: str, text: str, dropped: str) -> None:
+    step = edit(derive(parse_strategy(text), mixing(name)), {"drop": dropped})
+    assert prove(step).verdict == REFUTED
+
+
+@pytest.mark.parametrize(("name", "products"), [("state space", 2), ("delta", 3)])
+def test_a_scan_costs_a_write_and_a_read_of_its_states(name: str, products: int) -> None:
+    """2 flop for each number of a state and product at each place; a delta rule reads once more, by the key."""
+    model = mixing(name)
+    built, op = model.graph, model.graph.producer("layer.scan.core.mixed")
+    assert op is not None and Counter(products_of(built, op)) == {
+        frozenset(("batch", "seq", "state_kv", "state_group", "state_key", "state_value")): products}
+
+
+def test_documents_end_no_scan() -> None:
+    said = overlay(parse_strategy("dp"), {"tokens": {"documents": True}})
+    with pytest.raises(InputError, match=r"'layer\.scan\.core\.q\.conv' of delta goes along whole sequences, from one"):
+        derive(said, mixing("delta"))
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"v": "batch seq state_kv state_key"}, "over is the dim that it goes along and the dim of the keys; given"),
+    ({"q": "batch seq state_kv"}, "a query is like a key, and v has all their dims but the last"),
+    ({"beta": "batch seq state_key"}, "'one.beta' has dims .batch, seq, state_key.; it goes along seq"),
+    ({"decay": "batch state_kv"}, "'one.decay' has dims .batch, state_kv.; it goes along seq"),
+])
+def test_the_dims_of_a_scan_fit(change: Mapping[str, str], message: str) -> None:
+    g = graph(batch="b", seq="s", state_kv="a", state_key="d", state_value="d_value")
+    fitting = {"k": "batch seq state_kv state_key", "v": "batch seq state_kv state_value",
+               "q": "batch seq state_kv state_key", "decay": "batch seq state_kv", "beta": "batch seq state_kv"}
+    made = [g.data(f"one.{name}", dims) for name, dims in {**fitting, **change}.items()]
+    with pytest.raises(InputError, match=message):
+        g.scan("one.read", *made, over="seq state_key")

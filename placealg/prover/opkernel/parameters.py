@@ -153,7 +153,7 @@ class Parameters(Tensors):
         elif verb == "update" and value == "master" and not e.source:
             self.updated(e, name)
         elif verb == "update" and value == "average":
-            reads = [self.state(*state), self.state(e.origin, source, name)]
+            reads = [self.owned(e.where, name, self.state(*one)) for one in (state, (e.origin, source, name))]
             self.written(state, self.row(f"average of {name}", (), reads))
         elif verb == "broadcast" and value in self.alone.kept:
             read = self.state(*state)

@@ -99,7 +99,7 @@ def test_an_average_that_does_not_begin_as_the_weights_is_not_accepted() -> None
 
 def test_an_average_that_moves_on_one_rank_alone_is_not_accepted() -> None:
     step = saying("zero3", "mlp", '[optimizer]\naverage = "optimizer"')
-    assert not accepted(pa.edit(step, {"set": "update.layer.mlp.up.bias.average.update", "where": "rank(dp)=0"}))
+    assert not accepted(pa.edit(step, {"set": "update.layer.weight.average.update", "where": "rank(dp)=0"}))
 
 
 def test_the_single_device_is_the_model_s() -> None:

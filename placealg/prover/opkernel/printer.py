@@ -183,6 +183,8 @@ class _Printer(Parameters):
         """A rank counts its own tokens, as its loss reads them, in all microbatches."""
         self.begin("count")
         whole, name = self.slot("count"), targets(self.graph)
+        if not name:
+            raise Outside(e.path, "a count of what is no token's loss: not in the kernel of ops")
         self.pending.append(Zero(whole))
         self.flush()
         before = Once(tuple(self.blocks))
@@ -268,10 +270,11 @@ class _Printer(Parameters):
         self.unchanged({state: tuple(c.slot for c in cells) for state, cells in self.resting.items()}, "a step")
         self.cells = {k: c for k, c in self.cells.items() if k[0] != "counter"}
         self.copies = dict(self.resting)
-        save: tuple[Block, ...] = ()
+        save = self.phase("save")
+        self.unchanged(resting, "a save")
         resume: tuple[Block, ...] = ()
         if resumed := any(self.step.tree("resume")):
-            save, self.copies = self.phase("save"), {}
+            self.copies = {}
             resume = self.phase("resume")
             self.unchanged(resting, "a resume")
         rest, given, disk = [], [], [cell.slot for cell in self.disk.values()]

@@ -250,6 +250,9 @@ def _check(reference: Reference) -> None:
         (graph.whole, "units run whole"),
         (bool(graph.beside), "a unit is handed several tensors"),
         (reference.losses != ("loss",), "further losses"),
+        (not graph.whole and graph.ops[-1].kind != "sum", "a loss that is no sum"),
+        (not counted_alike(reference) and reference.weighting != "sum" and not graph.whole and not targets(graph),
+         "a count of what is no token's loss"),
         (bool(terms(graph)) and not counted_alike(reference), "further terms of the loss, and counts of tokens"),
         (reference.weighting not in ("token_mean", "sum") and not counted_alike(reference),
          f"weights of tokens: {reference.weighting}"),
@@ -324,12 +327,9 @@ def _backward(device: _Device) -> None:
 
 
 def targets(graph: Graph) -> str:
-    """What tells the tokens that count from the others: the targets of the loss; raises Outside."""
-    summed = graph.ops[-1]
-    of = graph.producer(summed.inputs[0])
-    if summed.kind != "sum" or of is None or of.row.family != "cross_entropy":
-        raise Outside("", "a loss that is no sum over tokens of a cross entropy: not in the kernel of ops")
-    return of.inputs[1]
+    """What tells the tokens that count from the others: the targets of a loss that is a sum over tokens, else ""."""
+    of = graph.producer(graph.ops[-1].inputs[0])
+    return of.inputs[1] if of is not None and of.row.family == "cross_entropy" else ""
 
 
 def starts(graph: Graph, op: Op) -> bool:
@@ -345,7 +345,7 @@ def weight_of(graph: Graph, op: Op) -> str:
 def _seed(device: _Device, op: Op) -> Pair:
     """The gradient of the loss at that of each token: its weight, for a mean over all tokens that count."""
     name = targets(device.graph)
-    weights = device.row(weight_of(device.graph, op), (), [device.read(name)])
+    weights = device.row(weight_of(device.graph, op), (), [device.read(name)] if name else [])
     if device.reference.weighting == "sum":
         return weights
     if counted_alike(device.reference):

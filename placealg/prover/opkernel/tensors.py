@@ -110,8 +110,8 @@ class Tensors(Instructions):
 
     def weights(self, op: Op) -> Cell:
         """Which tokens of a rank count in a term of the loss, by the targets that its loss reads."""
-        label = self.labels.get((self.graph.ops[-1].inputs[0], 1), "")
-        return self.row(weight_of(self.graph, op), (), [self.read(targets(self.graph), label)])
+        name, label = targets(self.graph), self.labels.get((self.graph.ops[-1].inputs[0], 1), "")
+        return self.row(weight_of(self.graph, op), (), [self.read(name, label)] if name else [])
 
     def seed(self, op: Op) -> Cell:
         """The gradient of the loss at that of each token, divided by whatever divides the loss."""

@@ -323,6 +323,6 @@ Definition check (p : program) : bool :=
     | Some k => all_rest (next_of p) k
     | None => false end
   && match blocks [] false (save p) (resting (rest p)) with
-    | Some k => match blocks [] false (resume p) (keep_disk (disk p) k) with Some k => all_rest Some k | None => false
-      end
+    | Some k => all_rest Some k
+        && match blocks [] false (resume p) (keep_disk (disk p) k) with Some k => all_rest Some k | None => false end
     | None => false end.

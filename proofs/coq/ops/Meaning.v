@@ -1,5 +1,5 @@
 (** What it means that a program is correct: whatever is kept between steps is the single device's, wherever a run
-    stops and is resumed. To be believed, with Machine.v.
+    saves and goes on, or stops and is resumed. To be believed, with Machine.v.
 
     What it backs: placealg/prover/opkernel/program.py, and the words "accepted by the kernel of ops".
 
@@ -154,16 +154,20 @@ Definition handed (v : @values K) : Prop :=
     lies (size w) (home w) (axes (on p)) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) /\
   (forall n k, In (n, k) (begins p) -> forall l i, v n 0 l i = v k 0 l i).
 
-(** ** A run, that is stopped behind the steps that [stops] says, and goes on from what it saved. *)
+(** ** A run: behind each step it goes on, or saves and goes on, or saves, is stopped, and goes on from what it saved. *)
+Inductive pause := On | Saved | Stopped.
 Definition stopped (path : list nat) (m : @memory K) : @memory K := fun s l =>
   if existsb (slot_eqb s) (disk p) then m s l else junk w (l :: path).
-Fixpoint run (stops : nat -> bool) (t : nat) : @memory K :=
+Fixpoint run (pauses : nat -> pause) (t : nat) : @memory K :=
   match t with
   | 0 => run_blocks (on p) w (Moment 0 0 0 true) [0] 0 (init p) (fun _ l => junk w [l])
   | S t => let e := Moment (S t) 0 0 false in
-    let m := run_parts (on p) w (Moment t 0 0 false) [1; t] 0 (step p) (run stops t) in
-    if stops t then run_blocks (on p) w e [3; t] 0 (resume p) (stopped [2; t] (run_blocks (on p) w e [4;
-      t] 0 (save p) m)) else m
+    let m := run_parts (on p) w (Moment t 0 0 false) [1; t] 0 (step p) (run pauses t) in
+    let m' := run_blocks (on p) w e [4; t] 0 (save p) m in
+    match pauses t with
+    | On => m | Saved => m'
+    | Stopped => run_blocks (on p) w e [3; t] 0 (resume p) (stopped [2; t] m')
+    end
   end.
 Definition right (v : @values K) (t : nat) (m : @memory K) : Prop :=
   forall s h, In (s, h) (rest p) -> forall l, l < count w (per h) ->
@@ -174,4 +178,4 @@ End Correct.
 Definition correct (p : program) : Prop :=
   (forall n k, In (n, k) (states p) -> exists s h, In (s, h) (rest p) /\ value_of h = n) /\
   forall (K : CRing) (w : world K) free, valid w p -> handed w p (truth w p free) ->
-  forall stops t, right w p (truth w p free) t (run w p stops t).
+  forall pauses t, right w p (truth w p free) t (run w p pauses t).

@@ -83,9 +83,9 @@ Qed.
 Lemma nothing_known t (m : memory) : knows t (fun _ => m) nothing /\ settled nothing.
 Proof. split; [intros u l _ s x F|intros n x F]; [destruct s|]; discriminate. Qed.
 
-Theorem accepted_right : check p = true -> forall stops t, right t (run w p stops t).
+Theorem accepted_right : check p = true -> forall pauses t, right t (run w p pauses t).
 Proof.
-  unfold check; rewrite !andb_true_iff; intros [[[[[_ W] _] I] S] R] stops.
+  unfold check; rewrite !andb_true_iff; intros [[[[[_ W] _] I] S] R] pauses.
   destruct handed_ as [given_ [data_ begun]].
   set (table := of_list (lines p)) in *.
   assert (none : forall h, In h (@nil held) -> forall t l, l < count w (per h) ->
@@ -102,17 +102,19 @@ Proof.
     destruct (resting_known t _ W IH) as [Kn0 S0].
     destruct (parts_sound w p v ok solved t false (data p) (fun h ins l => data_ h ins t l) (step p) _ [1;
       t] 0 _ k Kn0 S0 C) as [Kn _].
-    set (m := run_parts g w (Moment t 0 0 false) [1; t] 0 (step p) (run w p stops t)) in *.
+    set (m := run_parts g w (Moment t 0 0 false) [1; t] 0 (step p) (run w p pauses t)) in *.
     assert (M : right (Datatypes.S t) m).
     { apply (known_right (next_of p) t _ _ k Kn); auto; intros n n' E l i; exact (proj2 solved n n' E t l i). }
-    destruct (stops t); [|exact M].
     destruct (check_blocks _ _ _ _ _ (save p) _) as [k1|] eqn:C1 in R; [|discriminate].
+    apply andb_true_iff in R as [Rs R].
     destruct (check_blocks _ _ _ _ _ (resume p) _) as [k2|] eqn:C2 in R; [|discriminate].
     destruct (resting_known (Datatypes.S t) _ W M) as [Kn1 S1].
     destruct (blocks_sound w p v ok solved (Datatypes.S t) false [] (fun h ins l => none h ins (Datatypes.S t) l)
       false (save p) (fun _ => m)
       (fun _ => [4; t]) 0 _ k1 ltac:(easy) Kn1 S1 C1) as [Kn2 S2].
     set (m1 := run_blocks g w (Moment (Datatypes.S t) 0 0 false) [4; t] 0 (save p) m) in *.
+    destruct (pauses t); [exact M| |].
+    { apply (known_right Some (Datatypes.S t) _ _ k1 Kn2); auto. intros n n' E; inversion E; auto. }
     assert (Kn3 : knows (Datatypes.S t) (fun _ => stopped w p [2; t] m1) (keep_disk (disk p) k1)).
     { intros u l small s x F Sc; apply find_disk in F as [ins F].
       apply (item_frame w p v _ (fun _ => m1)); [|now apply (Kn2 u l small)].
@@ -134,6 +136,6 @@ Proof.
     intros n k ins; specialize (C _ ins); apply existsb_exists in C; destruct C as [[s h] [inr E]];
       apply Pos.eqb_eq in E.
     exists s, h; auto.
-  - intros K w free ok handed_ stops t; apply accepted_right; auto; apply ordered_solves.
+  - intros K w free ok handed_ pauses t; apply accepted_right; auto; apply ordered_solves.
     unfold check in C; rewrite !andb_true_iff in C; tauto.
 Qed.

@@ -122,7 +122,7 @@ Qed.
 Definition at_rank (a b : nat) : rank := put (put (fun _ => 0) 0 a) 1 b.
 (** What a rank has of the weight behind some steps, and the single device. *)
 Definition has_ (parts : list part) (t : nat) (a b : nat) (i : index) : Qc :=
-  run world_ (with_step parts) (fun _ => false) t weight 0 (at_rank a b) i.
+  run world_ (with_step parts) (fun _ => On) t weight 0 (at_rank a b) i.
 Definition has_alone (t : nat) (i : index) : Qc := truth world_ (with_step []) free_ 2%positive t 0 i.
 Definition differs (parts : list part) : bool :=
   existsb (fun x => if Qc_eq_dec (has_ parts 1 (fst x) (snd x) (fun _ => 0)) (has_alone 1 (fun _ => 0))
@@ -138,7 +138,7 @@ Proof.
 Qed.
 Lemma told parts : differs parts = true -> ~ correct (with_step parts).
 Proof.
-  intros D [_ C]; assert (L := C Rational world_ free_ (world_valid parts) (world_handed parts) (fun _ => false) 1
+  intros D [_ C]; assert (L := C Rational world_ free_ (world_valid parts) (world_handed parts) (fun _ => On) 1
     weight _ (or_introl eq_refl) 0 Nat.lt_0_1).
   apply existsb_exists in D; destruct D as [[a b] [ins D]]; unfold fst, snd in D.
   apply in_prod_iff in ins; destruct ins as [ina inb].

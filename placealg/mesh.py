@@ -101,6 +101,7 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("d_key", "size of a key of a state", latex=r"d_{\mathrm{key}}"),
     Symbol("d_value", "size of a value of a state", latex=r"d_{\mathrm{value}}"),
     Symbol("taps", "taps of a convolution along the sequence", latex=r"k_{\mathrm{taps}}"),
+    Symbol("halo", "places before a block that a convolution reads, one less than its taps"),
     Symbol("v", "pipeline chunks per rank"),
     *(Symbol(f"T_{part}", f"time of a stage's {what}, of one microbatch", "positive rational", rf"T_{part}")
       for part, what in (("F", "forward"), ("B", "backward for the inputs of its ops"),

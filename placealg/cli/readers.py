@@ -261,7 +261,9 @@ def cost(chosen: Namespace) -> int:
             detail = "by region", by_region(costs.regions, case.sizes, width() - 2, chosen.gib)
         elif chosen.by == "tensor":
             detail = "kept for backward", saved(costs.kept, case.sizes, width() - 2, chosen.gib)
-        print_lines(page(title, costs, case.sizes, assumed(costs.walk, of_tensors=False), width(), chosen.gib, detail))
+        unmoved = case.model.unmoved() if case.model.sizes else 0
+        print_lines(page(title, costs, case.sizes, assumed(costs.walk, of_tensors=False), width(), chosen.gib, detail,
+                         unmoved))
         return DONE
     parts = export.sections(costs)
     text = {"markdown": lambda: export.markdown(title, parts, case.sizes, chosen.gib),

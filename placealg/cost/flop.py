@@ -83,21 +83,16 @@ def sparse_backward(graph: Graph, op: Op, steps: list[BackwardOp]) -> Sparse:
 def products(graph: Graph, op: Op) -> tuple[frozenset[str], ...]:
     """The products of which the op consists, each as the dims over which it runs.
 
-    Those of an op of several are as many as in its backward for one operand, over the same dims: of attention for the
-    values, of a scan for the queries, of a convolution for the weight.
+    Those of an op of several are as many as in its backward for one operand, over the same dims.
     """
-    if op.row.family in _ALIKE:
-        return _of_lines(graph, op, [transposed(graph, op, _ALIKE[op.row.family])])
+    if op.row.alike:
+        return _of_lines(graph, op, [transposed(graph, op, op.row.operands.index(op.row.alike))])
     return (frozenset(graph.iteration_dims(op)),) if op.kind == "einsum" and graph.contracted(op) else ()
-
-
-_ALIKE: Mapping[str, int] = {"flash": 2, "scan": 2, "conv": 1}
-"""Family of ops that consist of several products -> the operand whose gradient takes as many as the forward."""
 
 
 def backward_products(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[str], ...]:
     """The products of which `steps` of the op's backward consist, each as the dims over which it runs."""
-    return _of_lines(graph, op, steps) if op.row.family in _ALIKE else products(graph, op) * len(steps)
+    return _of_lines(graph, op, steps) if op.row.alike else products(graph, op) * len(steps)
 
 
 def _of_lines(graph: Graph, op: Op, steps: list[BackwardOp]) -> tuple[frozenset[str], ...]:
@@ -121,8 +116,9 @@ def _dims(graph: Graph, op: Op, steps: list[BackwardOp]) -> dict[str, frozenset[
     """Value of a vector-Jacobian product -> its dims, those of its role."""
     result = frozenset(graph.tensors[op.output].dims)
     found = {role: frozenset(graph.tensors[n].dims) for role, n in zip(op.row.operands, op.inputs, strict=True)}
-    first, second = (frozenset(graph.tensors[n].dims) for n in op.inputs[:2])
-    found |= {"y": result, "dy": result, "row": result - set(op.over), "outer": first | second,
+    first, second = (frozenset(graph.tensors[n].dims) for n in (*op.inputs[:2], op.output)[:2])
+    found |= {"y": result, "dy": result, "row": result - set(op.over), "outer": first | second | result,
+              "inner": (first | second | result) - set(op.over[1:2]),
               "grid": (first | second) - (first & set(op.over))}
     found |= {k.name: found[k.dims] for k in op.row.kept}
     return found | {line.output: found[line.dims] for b in steps for line in b.steps}

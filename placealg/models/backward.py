@@ -142,7 +142,7 @@ def transposed(graph: Graph, op: Op, operand: int) -> BackwardOp:
     if op.kind == "add":
         lost = set(graph.tensors[op.output].dims) - set(graph.tensors[of].dims)
         return BackwardOp(op.output, operand, of, "sum" if lost else "rename", (grad,))
-    if op.kind == "rename":
+    if op.row.family == "rename":
         return BackwardOp(op.output, operand, of, "rename", (grad,),
                           rename=FrozenMap({new: old for old, new in op.rename.items()}))
     kind = "broadcast" if op.kind == "sum" else op.kind

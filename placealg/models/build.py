@@ -252,17 +252,68 @@ class Builder:
         return self._op(name, kind, (q, k, v, *more), over=over, region=region, attrs=attrs)
 
     def scan(self, name: str, k: Tensor | str, v: Tensor | str, q: Tensor | str, decay: Tensor | str,
-             beta: Tensor | str, over: Dims, *, delta: bool = False, region: str | None = None) -> Tensor:
+             beta: Tensor | str, over: Dims, *, delta: bool = False, region: str | None = None,
+             state: Tensor | str | None = None) -> Tensor:
         """What queries read of states, a matrix for each head; `over` is the dim that they go along, and that of keys.
 
         `decay` multiplies a state before each write, `beta` what is written. With `delta` a value is written less
-        what its key reads.
+        what its key reads. The states begin with 0, or with `state`.
         """
-        return self._op(name, "delta" if delta else "scan", (k, v, q, decay, beta), over=over, region=region)
+        kind: OpName = ("delta" if delta else "scan") if state is None else "delta_from" if delta else "scan_from"
+        return self._op(name, kind, (k, v, q, decay, beta, *([] if state is None else [state])), over=over,
+                        region=region)
 
-    def conv(self, name: str, x: Tensor | str, weight: Tensor | str, over: Dims, region: str | None = None) -> Tensor:
-        """The depthwise causal convolution along the first of `over`; the second is the dim of the weight's taps."""
+    def conv(self, name: str, x: Tensor | str, weight: Tensor | str, over: Dims, region: str | None = None,
+             before: Tensor | str | None = None) -> Tensor:
+        """The depthwise causal convolution along the first of `over`; the second is the dim of the weight's taps.
+
+        Before the first place stands 0, or what is `before`.
+        """
+        if before is not None:
+            return self._op(name, "conv_from", (x, weight, before), over=over, region=region)
         return self._op(name, "conv", (x, weight), over=over, region=region)
+
+    def fold(self, name: str, x: Tensor | str, along: str, into: tuple[str, str], region: str | None = None) -> Tensor:
+        """The same storage with the dim `along` as blocks and places in them."""
+        (read,) = known((str(x),), self._tensors, name)
+        to = [e for d in read.dims for e in (into if d == along else (d,))]
+        return self._op(name, "fold", (x,), to=to, rename={along: into[0]}, region=region)
+
+    def unfold(self, name: str, x: Tensor | str, along: str, of: tuple[str, str], region: str | None = None) -> Tensor:
+        """The same storage with blocks and places in them as the dim `along`."""
+        (read,) = known((str(x),), self._tensors, name)
+        to = [along if d == of[0] else d for d in read.dims if d != of[1]]
+        return self._op(name, "unfold", (x,), to=to, rename={of[0]: along}, region=region)
+
+    def left(self, name: str, k: Tensor | str, v: Tensor | str, decay: Tensor | str, beta: Tensor | str, over: Dims, *,
+             delta: bool = False, region: str | None = None) -> Tensor:
+        """The last state of a scan."""
+        return self._op(name, "delta_left" if delta else "left", (k, v, decay, beta), over=over, region=region)
+
+    def passed(self, name: str, k: Tensor | str, decay: Tensor | str, beta: Tensor | str, over: Dims, *,
+               delta: bool = False, region: str | None = None) -> Tensor:
+        """By what a scan multiplies the state that enters it: a product of decays, or, with `delta`, a matrix.
+
+        The third of `over` is then the dim of the keys of what enters.
+        """
+        if delta:
+            return self._op(name, "delta_passed", (k, decay, beta), over=over, region=region)
+        return self._op(name, "passed", (decay,), over=_words(over)[:1], region=region)
+
+    def entering(self, name: str, left: Tensor | str, passed: Tensor | str, block: Tensor | str, over: Dims, *,
+                 delta: bool = False, region: str | None = None) -> Tensor:
+        """The state that enters each block, from what all of them leave and pass on; `block` are their numbers."""
+        return self._op(name, "delta_entering" if delta else "entering", (left, passed, block), over=over,
+                        region=region)
+
+    def tail(self, name: str, x: Tensor | str, over: Dims, region: str | None = None) -> Tensor:
+        """The last places along the first of `over`, as the second."""
+        return self._op(name, "tail", (x,), over=over, region=region)
+
+    def preceding(self, name: str, x: Tensor | str, block: Tensor | str, over: str,
+                  region: str | None = None) -> Tensor:
+        """What the block before each has, of all along `over`; `block` are their numbers."""
+        return self._op(name, "preceding", (x, block), over=over, region=region)
 
     def lookup(self, name: str, table: Tensor | str, ids: Tensor | str, over: Dims,
                region: str | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.models.family import Family, aliases, families, flat, refusals
+from placealg.models.family import Family, aliases, families, flat, inside, refusals
 from placealg.models.family import family as family_of
 
 _LARGEST = 10**12
@@ -62,10 +62,10 @@ class Config:
             raise InputError(f"not a configuration: the file holds {_kind(data)}, not an object", where=f"{path}:1")
         if not part:
             return Config(path, text, data)
-        around, inside = _inside(data, part)
-        if isinstance(inside, dict):
-            return Config(path, text, inside, part, around)
+        around, table = _inside(data, part)
         said = data.get("model_type")
+        if isinstance(table, dict):
+            return Config(path, text, _named(table, part, said), part, around)
         if part == "text_config" and isinstance(said, str) and said in flat():
             return Config(path, text, {**data, "model_type": flat()[said]}, part, data)
         raise InputError(f"no table '{part}' in the configuration", where=str(path), name=part,
@@ -122,8 +122,8 @@ class Config:
 
     def _reads(self, table: str) -> bool:
         """Whether a table inside is a configuration of a family that is read."""
-        inside = _inside(self.data, table)[1]
-        name = inside.get("model_type") if isinstance(inside, dict) else None
+        found = _inside(self.data, table)[1]
+        name = _named(found, table, self.data.get("model_type")).get("model_type") if isinstance(found, dict) else None
         return isinstance(name, str) and aliases().get(name, name) in families()
 
     def key(self, family: Family, field: str) -> str | None:
@@ -208,6 +208,12 @@ def _inside(data: Mapping[str, Any], part: str) -> tuple[Mapping[str, Any], Any]
     if part not in data and inner and isinstance(data.get(outer), dict):
         return data[outer], data[outer].get(inner)
     return data, data.get(part)
+
+
+def _named(table: Mapping[str, Any], part: str, larger: Any) -> Mapping[str, Any]:
+    """The table of a language model with its type, which is that of the larger model's where it names none."""
+    told = inside().get(larger) if part == "text_config" and isinstance(larger, str) else None
+    return table if told is None or "model_type" in table else {"model_type": told, **table}
 
 
 def _once(path: Path, text: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -98,6 +98,16 @@ def flat() -> Mapping[str, str]:
 
 
 @cache
+def inside() -> Mapping[str, str]:
+    """`model_type` of a larger model -> that of its text_config, where it names none.
+
+    >>> inside()["llava"], inside()["qwen3_5"]
+    ('llama', 'qwen3_5_text')
+    """
+    return FrozenMap({outer: name for name, larger in _read("aliases")["inside"].items() for outer in larger})
+
+
+@cache
 def refusals() -> Mapping[str, str]:
     """`model_type` of transformers that is not read -> the part of it that no model here has."""
     return FrozenMap({name: part for part, names in _read("refused").items() for name in names})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -164,10 +164,15 @@ class Model:
         bound = {**self.sizes, **(sizes or {})}
         if self.abstract:
             return int(Monomial.of("Psi").evaluate(bound))
-        total = Fraction(0)
-        for p in (*self.parameters, *self.untrained):
-            total += (p.elements * self.unit(p.unit).count).evaluate(bound)
-        return int(total)
+        return self._number(self.parameters, bound) + self._number(self.untrained, bound)
+
+    def unmoved(self) -> int:
+        """How many numbers of a checkpoint no gradient moves: they are of `total`, and no parameters of a program."""
+        return self._number(self.untrained, self.sizes)
+
+    def _number(self, parameters: Iterable[Parameter], bound: Mapping[str, int]) -> int:
+        """The elements of all instances."""
+        return int(sum(((p.elements * self.unit(p.unit).count).evaluate(bound) for p in parameters), Fraction(0)))
 
     def activated(self, sizes: Mapping[str, int] | None = None) -> int:
         """How many parameters one token meets: of a looked-up table one row, of experts those that are chosen.

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CORRECTION = "router.correction"
 """The entry of a family whose router's bias, which the load moves, is among the parameters of a checkpoint."""
 
+UNMOVED = "{} numbers correct the scores of experts, moved by their load and by no gradient"
+"""What of a checkpoint is therefore no parameter of a program, in words."""
+
 PREDICTED = "mtp.layer"
 """The entry of a family's names that those of the block begin with which predicts tokens after the next, where it does
 not stand behind the layers; its other parameters are named in full then."""

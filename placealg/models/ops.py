@@ -38,7 +38,8 @@ class Backprop:
     place along the first dim of `over` reads the inputs at other places along it, and is linear in the first of them.
     `note` is the factor of a scale and the function of a unary or a carry. Roles: the operands' names, `y` the result,
     `dy` its gradient, the op's kept values, `row` (result without `over`), `grid` (the dims of the first two operands,
-    but for those of `over` that the first has), `outer` (all dims of the first two operands).
+    but for those of `over` that the first has), `outer` (all dims of the first two operands and of the result), `inner`
+    (those of `outer` but for the second of `over`).
     """
 
     output: str
@@ -51,7 +52,8 @@ class Backprop:
 OpName = Literal[
     "einsum", "add", "scale", "rope", "cast", "copy", "rename", "sum", "largest", "mul", "gelu", "silu", "tanh",
     "relu", "clamp", "sigmoid", "reciprocal", "rsqrt", "one_plus", "cube", "dropout", "layer_norm", "rms_norm",
-    "exp", "softplus", "scan", "delta", "conv",
+    "exp", "softplus", "scan", "delta", "conv", "fold", "unfold", "scan_from", "delta_from", "conv_from", "left",
+    "delta_left", "passed", "delta_passed", "entering", "delta_entering", "tail", "preceding",
     "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "one_hot", "flash",
     "flash_sink", "flash_rope", "lookup", "cross_entropy", "unit", "softmax_sink_within", "softmax_within",
     "flash_within", "flash_sink_within", "flash_rope_within"]
@@ -85,6 +87,7 @@ class OpKind:
     one all-reduce for each of `merges`), or "" (no such dims). `view` results share their operand's storage.
     `zero_at_zero` ops make 0 where all that they read is 0, and so do their derivatives where their gradient is 0.
     Ops that are not `differentiable` give their operands no gradient. `element` is what one element of a result takes.
+    An op that consists of several products has as many in its backward for the operand `alike`.
     """
 
     name: OpName
@@ -102,6 +105,7 @@ class OpKind:
     differentiable: bool = True
     zero_at_zero: bool = False
     element: str = "act"
+    alike: str = ""
 
     @property
     def mixes(self) -> bool:
@@ -209,37 +213,82 @@ _SCAN = {
 }
 _DELTA_ERROR = (
     _carry("held", *_WROTE, note="held"),
-    _einsum("seen", "held", "k", dims="v"),
-    Backprop("minus_seen", "scale", ("seen",), "v", "-1"),
-    Backprop("error", "add", ("v", "minus_seen"), "v"),
+    _einsum("seen", "held", "k", dims="inner"),
+    Backprop("minus_seen", "scale", ("seen",), "inner", "-1"),
+    Backprop("error", "add", ("v", "minus_seen"), "inner"),
 )
-_DELTA_ADJOINT = (
-    _READ,
-    _carry("adjoint", "read", "decay", "k", "beta", note="adjoint"),
-    _einsum("along", "adjoint", "k", dims="v"),
-    _einsum("of_error", "along", "beta", dims="v"),
-    Backprop("of_seen", "scale", ("of_error",), "v", "-1"),
-)
+_ALONG = (_READ, _carry("adjoint", "read", "decay", "k", "beta", note="adjoint"),
+          _einsum("along", "adjoint", "k", dims="inner"))
+_OF_SEEN = (_einsum("of_error", "along", "beta", dims="inner"),
+            Backprop("of_seen", "scale", ("of_error",), "inner", "-1"))
 _DELTA = {
-    "k": (*_DELTA_ADJOINT, *_DELTA_ERROR,
+    "k": (*_ALONG, *_OF_SEEN, *_DELTA_ERROR,
           _einsum("of_written", "adjoint", "error", "beta", dims="k"),
           _einsum("of_held", "held", "of_seen", dims="k"),
           Backprop("k.grad", "add", ("of_written", "of_held"), "k")),
-    "v": (*_DELTA_ADJOINT[:3], _einsum("v.grad", "along", "beta", dims="v")),
+    "v": (*_ALONG, _einsum("v.grad", "along", "beta", dims="v")),
     "q": (*_DELTA_ERROR,
           _einsum("written", "k", "error", "beta", dims="outer"),
           Backprop("after", "add", ("held", "written"), "outer"),
           _einsum("q.grad", "after", "dy", dims="q")),
-    "decay": (*_DELTA_ADJOINT,
+    "decay": (*_ALONG, *_OF_SEEN,
               _einsum("of_key", "k", "of_seen", dims="outer"),
               Backprop("of_held", "add", ("adjoint", "of_key"), "outer"),
               _carry("before", *_WROTE, note="before"),
               _einsum("decay.grad", "of_held", "before", dims="decay")),
-    "beta": (*_DELTA_ADJOINT[:3], *_DELTA_ERROR, _einsum("beta.grad", "along", "error", dims="beta")),
+    "beta": (*_ALONG, *_DELTA_ERROR, _einsum("beta.grad", "along", "error", dims="beta")),
 }
+
+
+def _from_state(vjp: Mapping[str, tuple[Backprop, ...]], delta: bool) -> dict[str, tuple[Backprop, ...]]:
+    """The product of a scan whose states begin with one that enters, which gets a gradient, too."""
+    def begun(line: Backprop) -> Backprop:
+        return replace(line, inputs=(*line.inputs, "state")) if line.note in ("before", "held") else line
+
+    writing = ("decay", "k", "beta") if delta else ("decay",)
+    return {**{role: tuple(map(begun, steps)) for role, steps in vjp.items()},
+            "state": (_READ, _carry("state.grad", "read", *writing, note="entry", dims="state"))}
+
+
+def _of_last(vjp: Mapping[str, tuple[Backprop, ...]]) -> dict[str, tuple[Backprop, ...]]:
+    """The product of the last state of a scan: no query reads, and what arrives is its gradient."""
+    def alone(line: Backprop) -> Backprop:
+        return replace(line, inputs=("dy", *line.inputs[1:]), note="adjoint_of_last") if (
+            line.output == "adjoint") else line
+
+    return {role: tuple(alone(line) for line in steps if line.output != "read")
+            for role, steps in vjp.items() if role != "q"}
+
+
+def _of_passing(vjp: Mapping[str, tuple[Backprop, ...]]) -> dict[str, tuple[Backprop, ...]]:
+    """The product of the matrix by which a delta rule multiplies what enters: its last state, with values of 0."""
+    def valueless(line: Backprop) -> Backprop:
+        if line.output == "minus_seen":
+            return replace(line, output="error")
+        return replace(line, inputs=tuple(name for name in line.inputs if name != "v"))
+
+    return {role: tuple(valueless(line) for line in steps if line.output != "error")
+            for role, steps in _of_last(vjp).items() if role != "v"}
+
+
+_ENTERING = _carry("adjoint", "dy", "passed", "block", note="adjoint_of_entering", dims="left")
+_BEFORE_BLOCK = _carry("before", "left", "passed", note="before_block", dims="left")
+_ENTERED = {
+    "left": (replace(_ENTERING, output="left.grad"),),
+    "passed": (_ENTERING, _BEFORE_BLOCK, _einsum("passed.grad", "adjoint", "before", dims="passed")),
+}
+_DELTA_ENTERED = {
+    **_ENTERED, "passed": (*_ENTERED["passed"][:2], _carry("passed.grad", "adjoint", "before", note="product",
+                                                          dims="passed"))}
 _CONV = {
     "x": (_einsum("spread", "dy", "weight", dims="outer"), _carry("x.grad", "spread", note="from_windows", dims="x")),
     "weight": (_carry("windows", "x", note="windows"), _einsum("weight.grad", "windows", "dy", dims="weight")),
+}
+
+_CONV_FROM = {
+    "x": _CONV["x"],
+    "weight": (_carry("windows", "x", "before", note="windows"), _CONV["weight"][1]),
+    "before": (_CONV["x"][0], _carry("before.grad", "spread", note="from_windows_before", dims="before")),
 }
 
 
@@ -253,6 +302,12 @@ def _unary(name: OpName, reads: str, zero_at_zero: bool = True) -> OpKind:
     return OpKind(name, "unary", ("x",), (reads,), vjp=FrozenMap({"x": slope}), zero_at_zero=zero_at_zero)
 
 
+def _along(name: OpName, operands: tuple[str, ...], vjp: Mapping[str, tuple[Backprop, ...]], alike: str = "",
+           family: OpFamily = "scan", saved: tuple[str, ...] | None = None) -> OpKind:
+    return OpKind(name, family, operands, operands if saved is None else saved, over="whole", vjp=FrozenMap(vjp),
+                  alike=alike)
+
+
 _KINDS = (
     OpKind("einsum", "einsum", ("*",), ("partners",), "each"),
     _linear("add", operands="*"),
@@ -261,6 +316,8 @@ _KINDS = (
     _linear("cast"),
     _linear("copy"),
     _linear("rename", view=True),
+    OpKind("fold", "rename", ("x",), linear="all", view=True),
+    OpKind("unfold", "rename", ("x",), linear="all", view=True),
     _linear("sum"),
     OpKind("largest", "largest", ("x",), differentiable=False, element="stat"),
     OpKind("mul", "mul", ("*",), ("partners",)),
@@ -297,29 +354,40 @@ _KINDS = (
         Backprop("probs", "unary", ("x", "y"), "x", "exp_minus"), _einsum("x.grad", "dy", "probs", dims="x"))})),
     OpKind("route", "route", ("x",), over="whole", differentiable=False, element="ids"),
     OpKind("one_hot", "one_hot", ("ids",), over="", differentiable=False, element="ids"),
-    OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole",
+    OpKind("flash", "flash", ("q", "k", "v"), ("q", "k", "v", "y", "lse"), over="whole", alike="v",
            kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v"))})),
-    OpKind("flash_sink", "flash", ("q", "k", "v", "sink"), ("q", "k", "v", "y", "lse"), over="whole",
+    OpKind("flash_sink", "flash", ("q", "k", "v", "sink"), ("q", "k", "v", "y", "lse"), over="whole", alike="v",
            kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_PROBS, _einsum("v.grad", "probs", "dy", dims="v")),
                "sink": _FLASH_SINK})),
     OpKind("flash_rope", "flash", ("q", "k", "v", "q_rope", "k_rope"), ("q", "k", "v", "q_rope", "k_rope", "y", "lse"),
-           over="whole", kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
+           over="whole", alike="v", kept=(KeptValue("lse", "stat", "row"),), vjp=FrozenMap({
                "q": (*_ROPE_DSCORES, _einsum("q.grad", "dproducts", "k", dims="q")),
                "k": (*_ROPE_DSCORES, _einsum("k.grad", "dproducts", "q", dims="k")),
                "v": (*_ROPE_PROBS, _einsum("v.grad", "probs", "dy", dims="v")),
                "q_rope": (*_ROPE_DSCORES, _einsum("q_rope.grad", "dproducts", "k_rope", dims="q_rope")),
                "k_rope": (*_ROPE_DSCORES, _einsum("k_rope.grad", "dproducts", "q_rope", dims="k_rope"))})),
-    OpKind("scan", "scan", ("k", "v", "q", "decay", "beta"), ("k", "v", "q", "decay", "beta"), over="whole",
-           vjp=FrozenMap(_SCAN)),
-    OpKind("delta", "scan", ("k", "v", "q", "decay", "beta"), ("k", "v", "q", "decay", "beta"), over="whole",
-           vjp=FrozenMap(_DELTA)),
-    OpKind("conv", "conv", ("x", "weight"), ("x",), over="whole", vjp=FrozenMap(_CONV)),
+    _along("scan", ("k", "v", "q", "decay", "beta"), _SCAN, "q"),
+    _along("delta", ("k", "v", "q", "decay", "beta"), _DELTA, "q"),
+    _along("scan_from", ("k", "v", "q", "decay", "beta", "state"), _from_state(_SCAN, False), "q"),
+    _along("delta_from", ("k", "v", "q", "decay", "beta", "state"), _from_state(_DELTA, True), "q"),
+    _along("left", _WROTE, _of_last(_SCAN), "beta"),
+    _along("delta_left", _WROTE, _of_last(_DELTA), "beta"),
+    _along("passed", ("decay",), {"decay": (_carry("others", "decay", note="others", dims="decay"),
+                                            _einsum("decay.grad", "dy", "others", dims="decay"))}),
+    _along("delta_passed", ("k", "decay", "beta"), _of_passing(_DELTA), "beta"),
+    _along("entering", ("left", "passed", "block"), _ENTERED),
+    _along("delta_entering", ("left", "passed", "block"), _DELTA_ENTERED),
+    _along("preceding", ("left", "block"),
+           {"left": (_carry("left.grad", "dy", "block", note="preceding", dims="left"),)}, saved=("block",)),
+    _along("conv", ("x", "weight"), _CONV, "weight", "conv", ("x",)),
+    _along("conv_from", ("x", "weight", "before"), _CONV_FROM, "weight", "conv", ("x", "before")),
+    _along("tail", ("x",), {"x": (_carry("x.grad", "dy", note="tail", dims="x"),)}, "", "conv", ()),
     OpKind("lookup", "lookup", ("table", "ids"), ("ids",), "table", over="partial"),
     OpKind("cross_entropy", "cross_entropy", ("x", "targets"), ("softmax", "targets"), over="statistics",
            merges=("max", "sum", "sum"), kept=(KeptValue("softmax", "stat", "x"),),
@@ -364,8 +432,12 @@ A `scan` has a state for each head, a matrix: at each place along its first `ove
 written at its own place. A `delta` writes `beta` times what the value differs in from what the key reads (Yang et al.,
 arXiv 2412.06464, section 3.1). A `conv` is depthwise and causal: at a place it reads the places before it, as many as
 its weight has taps, its own being the last.
-`unit` is opaque: what it keeps is unknown, and it may draw. A `rope` mixes the elements along its
-`over` dim, so it is not split along it. `route` chooses the largest elements along one dim, each as a one-hot row
-under a dim of the choices: it is stored as one index per choice, and passes no gradient. Of `largest` a rank that holds
-a part has that part's, which only a maximum over ranks completes.
+
+Of a dim in blocks (`fold`, and back) such ops go along the places of each. `left` is the state that a block leaves
+where it began with 0, `passed` that by which it multiplies the state that enters it; `entering` takes of these, of all
+blocks, what enters the block of a number. `tail` are the last places of a block, `preceding` those of the block before.
+`unit` is opaque: what it keeps is unknown, and it may draw. A `rope` mixes the elements along its `over` dim, so it is
+not split along it. `route` chooses the largest elements along one dim, each as a one-hot row under a dim of the
+choices: it is stored as one index per choice, and passes no gradient. Of `largest` a rank that holds a part has that
+part's, which only a maximum over ranks completes.
 """

@@ -31,11 +31,24 @@ def result_dims(kind: OpKind, operands: Sequence[Operand], over: Dims, rename: M
         return _without(dims[0], over)
     if kind.name == "one_hot":
         return (*dims[0], *over)
-    if kind.family == "scan":
-        return dims[1]
+    if kind.family in ("scan", "conv"):
+        return _along(kind, dims, over)
     if kind.family == "flash":
         return (*_without(dims[0], over), *(d for d in dims[2] if d in over and d not in _keys(dims[0], dims[1], over)))
     return tuple(rename.get(d, d) for d in dims[0])
+
+
+def _along(kind: OpKind, dims: Sequence[Dims], over: Dims) -> Dims:
+    """The dims that an op makes which goes along the first of `over`: those of values, of states, or of its operand."""
+    if kind.name in ("left", "delta_left"):
+        return _without((*dict.fromkeys((*dims[0], *dims[1])),), over[:1])
+    if kind.name in ("passed", "delta_passed"):
+        return (*_without((*dict.fromkeys((*dims[0], *dims[-2:][0])),), over[:1]), *over[2:])
+    if kind.name in ("entering", "delta_entering", "preceding"):
+        return (*dims[-1], *_without(dims[0], over[:1]))
+    if kind.name == "tail":
+        return (*_without(dims[0], over[:1]), *over[1:])
+    return dims[1] if kind.family == "scan" else dims[0]
 
 
 def check_dims(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims, rename: Mapping[str, str],
@@ -54,6 +67,12 @@ def check_dims(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims
                 raise InputError(f"the result has '{dim}', which no operand has", where=where, name=dim,
                                  valid=everywhere)
         _check_once(where, result)
+        return
+    if kind.name in ("fold", "unfold"):
+        less, more = (set(result), {rename.get(d, d) for d in dims[0]})[::1 if kind.name == "unfold" else -1]
+        if not less < more or len(more) != len(less) + 1 or len(rename) != 1:
+            _fail(where, f"one dim becomes blocks and places in them, or back; given {_shown(dims[0])} and "
+                         f"{_shown(result)}")
         return
     if kind.name == "route":
         _check_once(where, result)
@@ -92,7 +111,7 @@ def _check_over(where: str, kind: OpKind, first: Dims, over: Dims) -> None:
     if over and not kind.over:
         _fail(where, f"it works over no dim; given {_shown(over)}")
     for dim in over:
-        if dim not in first and kind.family not in ("conv", "flash", "route", "one_hot"):
+        if dim not in first and kind.family not in ("scan", "conv", "flash", "route", "one_hot"):
             raise InputError(f"its first operand has no dim '{dim}'", where=where, name=dim, valid=first)
     if kind.over in ("partial", "statistics") and len(over) != 1:
         _fail(where, f"it works over one dim; given {_shown(over)}")
@@ -135,10 +154,12 @@ def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over:
             if not set(sink) <= set(first) - set(over):
                 _fail(where, f"'{operands[-1][0]}' has dims {_shown(sink)}; a sink is one score per head")
         _check_flash(where, dims, over)
-    elif kind.family == "scan":
-        _check_scan(where, operands, over)
-    elif kind.family == "conv":
-        _check_conv(where, operands, over)
+    elif "q" in kind.operands and kind.family == "scan":
+        _check_scan(where, operands[:5], over)
+    elif "weight" in kind.operands and kind.family == "conv":
+        _check_conv(where, operands[:2], over)
+    elif kind.family in ("scan", "conv") and over[0] not in first:
+        _fail(where, f"'{name}' has dims {_shown(first)}; it goes along {over[0]}")
     elif kind.family == "softmax" and "sink" in kind.operands:
         if not set(dims[1]) <= set(first) - set(over):
             _fail(where, f"'{operands[1][0]}' has dims {_shown(dims[1])}; a sink is one score per head")

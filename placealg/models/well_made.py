@@ -50,7 +50,9 @@ def check_graph(graph: Graph) -> None:
                 ready[loop.slot] = known((loop.slot,), graph.tensors, loop.slot)[0]
         check_op(op, ready, tuple(known((op.output,), graph.tensors, op.output)[0].dims))
         for before, dim in ((b, d) for b, d in op.rename.items() if d in sizes):
-            if sizes[before][0] != sizes[dim][0]:
+            if op.kind in ("fold", "unfold"):
+                _check_fold(op, graph, before, dim)
+            elif sizes[before][0] != sizes[dim][0]:
                 raise InputError(f"op '{op.output}' (rename): {before} is {sizes[before][0]}, {dim} is {sizes[dim][0]}")
         made = graph.tensors[op.output]
         _check_sparse(op, made, ready)
@@ -82,6 +84,15 @@ def _check_units(graph: Graph) -> None:
         if inside:
             raise InputError(f"data '{inside[0]}': '{loop.unit}' is repeated, and data are one for all its instances; "
                              f"a name like 'data.{inside[0].partition('.')[2] or inside[0]}' says so")
+
+
+def _check_fold(op: Op, graph: Graph, before: str, dim: str) -> None:
+    """A sequence has as many places as its blocks have together."""
+    of, to = (dict(graph.tensors[name].dims) for name in (op.inputs[0], op.output))
+    (inner,) = (set(of) ^ set(to)) - {before, dim}
+    one, other = of[before] * of.get(inner, Monomial()), to[dim] * to.get(inner, Monomial())
+    if one != other:
+        raise InputError(f"op '{op.output}' ({op.kind}): {before} and {dim} are {one} and {other}")
 
 
 def _check_sparse(op: Op, made: Tensor, ready: Mapping[str, Tensor]) -> None:

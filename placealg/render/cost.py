@@ -13,6 +13,7 @@ from placealg.cost.memory import Memory
 from placealg.cost.peak_parts import MOMENT, moment
 from placealg.cost.regions import RegionCost
 from placealg.mesh import SYMBOLS
+from placealg.models.names import UNMOVED
 from placealg.render.text_layout import Cell, Line, bold, dim, indent, line, table
 from placealg.render.values import Scale, number, plain_number, scale_for, scaled
 from placealg.step.pipeline import TIMES
@@ -81,10 +82,10 @@ def _sign(name: str) -> str:
 
 
 def cost(title: str, costs: Costs, sizes: Sizes, hypotheses: Iterable[str], width: int, gib: bool = False,
-         detail: tuple[str, list[Line]] | None = None) -> list[Line]:
+         detail: tuple[str, list[Line]] | None = None, unmoved: int = 0) -> list[Line]:
     """The parameters, memory, communication by axes and phase, then event by event or `detail`; what they stand on.
 
-    Of a pipeline's stage also its schedule.
+    Of a pipeline's stage also its schedule. `unmoved` are further numbers of a checkpoint, which no gradient moves.
     """
     count, held, sent = costs.parameters, costs.memory, costs.communication
     order = costs.named("schedule")
@@ -99,6 +100,8 @@ def cost(title: str, costs: Costs, sizes: Sizes, hypotheses: Iterable[str], widt
         met = value_of(trained, sizes)
         known.append([dim("trains"), trained.text() + ("" if met is None else f" = {number(int(met))}") +
                       "; all other parameters are frozen"])
+    if unmoved and number_of is not None:
+        known.append([dim("checkpoint"), f"{number(int(number_of) + unmoved)}; {UNMOVED.format(number(unmoved))}"])
     for kind, text in known_sizes(formulas, sizes):
         known.append([dim(kind), dim(text)])
     lines = [line(bold(title)), *indent(table(known, "ll", width - 2, wrap={1: 30})), ()]

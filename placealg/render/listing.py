@@ -8,6 +8,7 @@ from fractions import Fraction
 from placealg.arith import Monomial
 from placealg.models.backward import saved
 from placealg.models.model import Model, Unit
+from placealg.models.names import UNMOVED
 from placealg.placement import STATES
 from placealg.render.show import mode_span
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
@@ -61,6 +62,9 @@ def model_page(model: Model, width: int) -> list[Line]:
         lines += indent(prose(f"filled in  {', '.join(model.filled)}, which the file leaves out", width - 2, hang=11))
     if trains := _trains(model):
         lines += indent(prose(trains, width - 2, hang=2))
+    if model.sizes and (unmoved := model.unmoved()):
+        lines += indent(prose(f"trains {number(model.total() - unmoved)}; {UNMOVED.format(number(unmoved))}", width - 2,
+                              hang=2))
     for part in model.left_out:
         lines += indent(prose(f"left out  {part}", width - 2, hang=10))
     dims = ", ".join(f"{d} = {readable(str(n))}" for d, n in model.graph.dims.items())

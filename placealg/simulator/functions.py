@@ -9,10 +9,12 @@ the row. Each derivative is written beside its function, and reads what the real
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
+from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, Op
 from placealg.models.ops import ATTENDING, SEEN_BY, within
 from placealg.simulator import network, scans
@@ -63,6 +65,10 @@ def forward(graph: Graph, op: Op, operands: list[Box], draw: Draw, sizes: Mappin
         return x.ordered(dims), {}
     if op.kind == "rename":
         return x.renamed(op.rename).ordered(dims), {}
+    if op.kind in ("fold", "unfold"):
+        return _in_blocks(op, x, dims, sizes).ordered(dims), {}
+    if op.kind == "tail":
+        return scans.tail(op, x, sizes[op.over[1]], dims), {}
     if op.kind == "scale":
         return Box(x.extent, reduced(x.numbers * factor(op))).ordered(dims), {}
     if op.kind == "dropout":
@@ -88,6 +94,10 @@ def backward(graph: Graph, op: Op, position: int, dy: Box, saved: SavedOperands)
         return dy.ordered(dims)
     if op.kind == "rename":
         return dy.renamed({new: old for old, new in op.rename.items()}).ordered(dims)
+    if op.kind in ("fold", "unfold"):
+        back = replace(op, kind="unfold" if op.kind == "fold" else "fold",
+                       rename=FrozenMap({new: old for old, new in op.rename.items()}))
+        return _in_blocks(back, dy, dims, {d: len(at) for d, at in saved.extent(0).items()}).ordered(dims)
     if op.kind == "scale":
         return Box(dy.extent, reduced(dy.numbers * factor(op))).ordered(dims)
     if op.kind == "dropout":
@@ -418,27 +428,49 @@ def _matrix(box: Box) -> network.Matrix:
     return a, b, c, d
 
 
-def _scan(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
-    return scans.scan(op, operands, dims), {}
+def _in_blocks(op: Op, x: Box, dims: tuple[str, ...], sizes: Mapping[str, int]) -> Box:
+    """A dim as blocks and the places in them, or back."""
+    ((before, after),) = op.rename.items()
+    if op.kind == "fold":
+        (place,) = set(dims) - set(x.dims) - {after}
+        return scans.folded(x, before, (after, place), sizes[place])
+    (place,) = set(x.dims) - set(dims) - {before}
+    return scans.unfolded(x, after, (before, place))
 
 
-def _scan_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
-    return scans.scan_back(op, position, dy, saved.operand, dims)
+_STATES: Mapping[str, Callable[[Op, list[Box], tuple[str, ...]], Box]] = {
+    **dict.fromkeys(("scan", "delta", "scan_from", "delta_from", "left", "delta_left", "delta_passed"), scans.scan),
+    "passed": lambda op, operands, dims: scans.passed(op, operands[0], dims),
+    "entering": scans.entering, "delta_entering": scans.entering, "preceding": scans.preceding,
+    "conv": scans.conv, "conv_from": scans.conv,
+}
+"""Kind -> its forward, of those that go along a dim."""
 
 
-def _conv(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
-    return scans.conv(op, operands, dims), {}
+def _along(op: Op, operands: list[Box], dims: tuple[str, ...], _draw: Draw) -> tuple[Box, Kept]:
+    return _STATES[op.kind](op, operands, dims), {}
 
 
-def _conv_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
-    return scans.conv_back(op, position, dy, saved.operand, saved.extent, dims)
+def _along_back(op: Op, position: int, dy: Box, saved: SavedOperands, dims: tuple[str, ...]) -> Box:
+    read, extent = saved.operand, saved.extent
+    if op.kind == "passed":
+        return scans.passed_back(op, dy, read(0), dims)
+    if op.kind in ("entering", "delta_entering"):
+        return scans.entering_back(op, position, dy, read, extent, dims)
+    if op.kind == "preceding":
+        return scans.preceding_back(op, dy, read, extent, dims)
+    if op.kind == "tail":
+        return scans.tail_back(op, dy, extent, dims)
+    if op.row.family == "conv":
+        return scans.conv_back(op, position, dy, read, extent, dims)
+    return scans.scan_back(op, position, dy, read, dims)
 
 
 _FORWARD: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
     "layer_norm": _norm, "rms_norm": _norm, "layer_norm_plain": _norm, "rms_norm_plain": _norm, "softmax": _softmax,
     "softmax_sink": _softmax, "flash": _flash, "flash_rope": _flash, "flash_sink": _flash, "rope": _rope,
     "lookup": _lookup, "cross_entropy": _cross_entropy, "unit": _unit, "logsumexp": _logsumexp,
-    "scan": _scan, "delta": _scan, "conv": _conv,
+    **dict.fromkeys(_STATES, _along),
 }
 ROWS: Mapping[str, Callable[[Op, list[Box], tuple[str, ...], Draw], tuple[Box, Kept]]] = {
     **_FORWARD, **{str(within(kind)): _FORWARD[kind] for kind in ATTENDING}}
@@ -448,8 +480,7 @@ _BACKWARD: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]],
     "layer_norm": _norm_back, "rms_norm": _norm_back, "layer_norm_plain": _norm_back, "rms_norm_plain": _norm_back,
     "softmax": _softmax_back, "softmax_sink": _softmax_back, "flash": _flash_back, "flash_rope": _flash_back,
     "flash_sink": _flash_back, "rope": _rope_back, "lookup": _lookup_back, "cross_entropy": _cross_entropy_back,
-    "unit": _unit_back, "logsumexp": _logsumexp_back, "scan": _scan_back, "delta": _scan_back,
-    "conv": _conv_back,
+    "unit": _unit_back, "logsumexp": _logsumexp_back, **dict.fromkeys((*_STATES, "tail"), _along_back),
 }
 _ROWS_BACK: Mapping[str, Callable[[Op, int, Box, SavedOperands, tuple[str, ...]], Box]] = {
     **_BACKWARD, **{str(within(kind)): _BACKWARD[kind] for kind in ATTENDING}}

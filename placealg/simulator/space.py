@@ -21,6 +21,7 @@ import numpy as np
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.models.blocks import BLOCK, NUMBERS
 from placealg.models.graph import Graph, Op
 from placealg.models.tokens import DOCUMENTS, OF_LOSS, POSITIONS, WEIGHTS
 from placealg.simulator import network
@@ -189,7 +190,12 @@ class Space:
         return self._data[key]
 
     def _attribute(self, name: str, extent: Extent) -> Array | None:
-        """The numbers of an attribute of tokens; positions begin again with each document where there are some."""
+        """The numbers of an attribute of tokens; positions begin again with each document where there are some.
+
+        Those of blocks are their places.
+        """
+        if name == NUMBERS:
+            return np.array(extent[BLOCK], np.int64)
         if name == WEIGHTS:
             return self._tokens.weights(extent).astype(element_type())
         if name in (DOCUMENTS, OF_LOSS):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.loss_terms import TERMS
 from placealg.models.adapters import ADAPTER, adapted, frozen, is_adapter, linear_ops
 from placealg.models.backward import terms
+from placealg.models.blocks import ALONG, with_blocks
 from placealg.models.fp8_scales import with_fp8_scales
 from placealg.models.model import Model
 from placealg.models.router_bias import with_router_bias
@@ -15,6 +18,7 @@ from placealg.models.router_losses import routers, with_router_losses
 from placealg.models.split_layers import AGAIN, AWAY, layers_apart, layers_problem
 from placealg.models.stage_parts import alone_problem, standing_alone
 from placealg.models.tokens import Attributes, attributes_problem, with_attributes
+from placealg.step.split import entry_dims
 from placealg.strategy.spec import DEFAULTS, Strategy, matches
 from placealg.strategy.validation import Problem
 
@@ -30,11 +34,30 @@ def trained(strategy: Strategy, model: Model) -> Model:
     """
     if any(trained_problems(strategy, model)):
         return model
-    model = taught(strategy, model)
+    model = with_blocks(taught(strategy, model), blocks_of(strategy, model))
     key, unit = layers_chosen(strategy)
     model = layers_apart(model, unit, **strategy.option("schedule", key)) if unit else model
     model = layers_apart(model, AWAY, share=strategy.share_away) if strategy.share_away else model
     return standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
+
+
+def blocks_of(strategy: Strategy, model: Model) -> Mapping[str, tuple[str, ...]]:
+    """Scan or convolution -> the axes that cut the sequence along which it goes: it is the first dim that they name.
+
+    >>> from placealg.models.config import from_config
+    >>> from placealg.strategy.spec import strategy_on
+    >>> blocks_of(strategy_on("mine", {"cp": 2}, dims={"cp": ["seq"]}), from_config("gpt2"))
+    {}
+    """
+    found = {}
+    for op in model.graph.ops:
+        if op.kind in ALONG:
+            dims = model.graph.iteration_dims(op)
+            said = {a: next((d for entry in strategy.dims.get(a, ()) for d in entry_dims(entry, op, dims)), "")
+                    for a in strategy.mesh.names}
+            if axes := tuple(a for a, dim in said.items() if dim == op.over[0]):
+                found[op.output] = axes
+    return found
 
 
 def taught(strategy: Strategy, model: Model) -> Model:

@@ -1,4 +1,4 @@
-"""Scans and short convolutions: mixers are derived, proved, run and counted, with their heads split."""
+"""Scans and short convolutions: mixers are derived, proved, run and counted, their heads split or their sequences."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from placealg.models.build import graph
 from placealg.models.model import Model
 from placealg.models.style import LLAMA
 from placealg.models.transformer import transformer
+from placealg.placement import SENT
 from placealg.prover.verdict import PROVED, REFUTED
 from placealg.simulator import simulate
 from placealg.step.derive import derive
@@ -47,8 +48,8 @@ def mixing(name: str) -> Model:
     return Model.of_graph(name, transformer(style, sizes))
 
 
-STRATEGIES = ("dp", "zero3", "tp", "tp_sp", "cp", "zero3*cp_ulysses*tp", "tp_sp*recompute_full")
-BY_DEFAULT = (("delta", "tp_sp"), ("one group", "tp"), ("short convolution", "cp"), ("state space", "dp"))
+STRATEGIES = ("dp", "zero3", "tp", "tp_sp", "cp", "zero3*cp_ulysses*tp", "zero3*cp_ring", "tp*cp", "cp*recompute_full")
+BY_DEFAULT = (("delta", "cp"), ("one group", "tp"), ("short convolution", "dp"))
 CASES = [pytest.param(name, text, marks=() if (name, text) in BY_DEFAULT else pytest.mark.slow)
          for name in STYLES for text in dict.fromkeys((*STRATEGIES, *(t for n, t in BY_DEFAULT if n == name)))]
 
@@ -63,7 +64,8 @@ def test_it_is_proved_for_all_sizes_and_runs_as_on_one_device(name: str, text: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), [("decay of each key", "cp_ulysses"), ("state space", "tp_sp"),
-                                            ("one group", "tp_sp"), ("short convolution", "tp_sp")])
+                                            ("one group", "tp_sp"), ("short convolution", "tp_sp"), ("delta", "cp"),
+                                            ("state space", "cp")])
 def test_of_what_a_mixer_runs_nothing_may_be_left_out(name: str, text: str) -> None:
     """Each event of a mixer is deleted: the prover refutes what the simulator sees, and nothing else."""
     step = derive(parse_strategy(text), mixing(name))
@@ -75,17 +77,58 @@ def test_of_what_a_mixer_runs_nothing_may_be_left_out(name: str, text: str) -> N
         assert (prove(mutant.step).verdict != PROVED) == seen, mutant.story
 
 
-REFUTED_EDITS = [
-    ("delta", "dp*cp_ulysses", "forward.layer.scan.k.all_to_all[cp]"),
-    ("delta", "dp*cp_ulysses", "backward.layer.scan.v.grad.all_to_all[cp]"),
-    ("one group", "tp", "backward.layer.scan.core.k.silu.grad.all_reduce[tp]"),
+MIXED = "layer.scan.core.mixed"
+
+
+def reading(name: str, other: str) -> dict[str, Any]:
+    """The state that enters a block made from another version of what it reads."""
+    read = {what: f"{MIXED}.{what}.of_all@cp" for what in ("left", "passed")} | {name: other}
+    return {"set": f"forward.{MIXED}.state.compute", "reads": [read["left"], read["passed"], "data.blocks@cp"]}
+
+
+REFUTED_EDITS: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("keys of other heads", "delta", "dp*cp_ulysses", {"drop": "forward.layer.scan.k.all_to_all[cp]"}),
+    ("gradients of other heads", "delta", "dp*cp_ulysses", {"drop": "backward.layer.scan.v.grad.all_to_all[cp]"}),
+    ("keys of one group", "one group", "tp", {"drop": "backward.layer.scan.core.k.silu.grad.all_reduce[tp]"}),
+    ("heads inside a group", "one group", "tp", {"drop": "backward.layer.scan.core.q.silu.grad.all_reduce[tp]"}),
+    *((f"state not handed on: {name}", name, "cp", {"drop": f"forward.{MIXED}.left.of_all.all_gather[cp]"})
+      for name in ("delta", "state space")),
+    *((f"adjoint missing: {name}", name, "cp", {"drop": f"backward.{MIXED}.left.of_all.grad.reduce_scatter[cp]"})
+      for name in ("delta", "state space")),
+    *((f"its own decay alone: {name}", name, "cp", reading("passed", f"{MIXED}.passed.of_all"))
+      for name in ("delta", "state space")),
+    *((f"its own state alone: {name}", name, "cp", reading("left", f"{MIXED}.left.of_all"))
+      for name in ("delta", "state space")),
+    *((f"adjoint of decays missing: {name}", name, "cp",
+       {"drop": f"backward.{MIXED}.passed.of_all.grad.reduce_scatter[cp]"}) for name in ("delta", "state space")),
+    ("convolution without halo", "short convolution", "cp",
+     {"drop": "forward.layer.conv.core.mixed.conv.tail.of_all.all_gather[cp]"}),
+    ("halo without adjoint", "short convolution", "cp",
+     {"drop": "backward.layer.conv.core.mixed.conv.tail.of_all.grad.reduce_scatter[cp]"}),
+    ("states of a scan twice", "state space", "cp",
+     {"double": f"backward.{MIXED}.left.of_all.grad.reduce_scatter[cp]"}),
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "dropped"), REFUTED_EDITS)
-def test_what_heads_and_sequences_need_is_not_left_out(name: str, text: str, dropped: str) -> None:
-    step = edit(derive(parse_strategy(text), mixing(name)), {"drop": dropped})
+REFUTED_BY_DEFAULT = ("state not handed on: delta", "convolution without halo")
+
+
+@pytest.mark.parametrize(("name", "text", "change"), [
+    pytest.param(*case, id=said, marks=() if said in REFUTED_BY_DEFAULT else pytest.mark.slow)
+    for said, *case in REFUTED_EDITS])
+def test_what_heads_and_blocks_need_is_not_left_out(name: str, text: str, change: dict[str, Any]) -> None:
+    step = edit(derive(parse_strategy(text), mixing(name)), change)
     assert prove(step).verdict == REFUTED
+
+
+def test_a_sequence_in_blocks_sends_states_and_the_places_before() -> None:
+    """One state for each head and what it is multiplied by, and the last taps - 1 places: no keys, no values."""
+    step = derive(parse_strategy("cp"), mixing("state space"))
+    sent = [e for e in step.events if e.verb in SENT and e.phase == "forward" and e.on_tensor]
+    assert {e.tensor.rpartition(".of_all")[0].rpartition(".")[2] for e in sent} == {"left", "passed", "tail"}
+    graph = step.reference.graph
+    assert str(graph.tensors[f"{MIXED}.left"].elements) == "2*a*b*cp*d*d_v"
+    assert str(graph.tensors["layer.scan.core.k.conv.tail"].elements) == "3*a*b*cp*d"
 
 
 @pytest.mark.parametrize(("name", "products"), [("state space", 2), ("delta", 3)])

@@ -40,7 +40,7 @@ BESIDE: Mapping[str, Any] = {
 }
 """Fields of published files that change no parameter, whether a class declares them or not."""
 
-LATENT = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear", "minicpm3", "youtu")
+LATENT = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear", "minicpm3", "mistral4", "youtu")
 """Types of latent attention, which has keys and values for every head."""
 
 KINDS: Mapping[str, tuple[str, str]] = {

@@ -47,10 +47,10 @@ def transformers_package() -> Any:
 
 
 def causal() -> Mapping[str, str]:
-    """`model_type` -> the class with a language model's head, of all that transformers calls causal."""
+    """`model_type` -> the class with a language model's head, of all that transformers calls causal, or names so."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return dict(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    return {**MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "mistral4": "Mistral4ForCausalLM"}
 
 
 LANGUAGE: Mapping[str, tuple[str, str]] = {

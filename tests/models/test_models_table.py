@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import run_placealg
 from models_page import PAGE, PUBLISHED, ROOT, TABLE, published, written
 
 from placealg.errors import InputError
 from placealg.models.config import from_config, resolve_model
 from placealg.models.config import published as published_ids
-from placealg.models.family import aliases, families, family, refusals
-from placealg.models.names import parameters_of, split_of_name
+from placealg.models.family import aliases, families, family, inside, refusals
+from placealg.models.names import CORRECTION, parameters_of, split_of_name
 from placealg.render.listing import model_page
 from placealg.render.text_layout import plain
 from placealg.step.derive import derive, groups_by_name
@@ -235,3 +236,27 @@ def test_a_default_that_is_held_against_is_of_all_sizes(tmp_path: Path) -> None:
         theirs = tmp_path / "theirs.json"
         theirs.write_text(json.dumps(MODELS[model_id]), encoding="utf-8")
         assert from_config(own).sizes == from_config(theirs).sizes, model_id
+
+
+@pytest.mark.parametrize("name", [name for name in families() if CORRECTION in family(name).names])
+def test_both_pages_tell_parameters_from_what_no_gradient_moves(name: str, tmp_path: Path) -> None:
+    """`model` and `cost` print what a checkpoint has, and what of it a program has."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": name}), encoding="utf-8")
+    model = from_config(path)
+    unmoved = sum(int((p.elements * model.unit(p.unit).count).evaluate(model.sizes)) for p in model.untrained)
+    assert unmoved > 0 and model.total() == COUNTED["types"][name]["parameters"]
+    both = [f"{n:,}" for n in (model.total(), model.total() - unmoved, unmoved)]
+    for page in (" ".join(map(plain, model_page(model, 120))), run_placealg("cost", "dp", "--model", str(path)).out):
+        assert [number for number in both if number not in page] == []
+
+
+@pytest.mark.parametrize("larger", sorted(inside()))
+def test_a_larger_model_leads_to_its_language_model(larger: str, tmp_path: Path) -> None:
+    """Its refusal names the table inside, which is read as the type that transformers builds of it."""
+    path, sizes = tmp_path / "config.json", COUNTED["types"][inside()[larger]].get("given", {"num_hidden_layers": 2})
+    path.write_text(json.dumps({"model_type": larger, "text_config": sizes}), encoding="utf-8")
+    with pytest.raises(InputError, match=r"its language model alone is read as .*config.json#text_config"):
+        from_config(path)
+    found = from_config(f"{path}#text_config").total()
+    assert found == total(tmp_path, {**sizes, "model_type": inside()[larger]})

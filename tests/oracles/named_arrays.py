@@ -38,7 +38,9 @@ class Run:
         self.masks: dict[str, Array] = {}
         rows = {op.inputs[1]: (op.inputs[0], op.over[0]) for op in graph.ops if op.kind in ("lookup", "cross_entropy")}
         for t in graph.tensors.values():
-            if t.element == "ids":
+            if t.name == "data.blocks":
+                self.values[t.name] = self.fill(t.dims, lambda p: p["block"])
+            elif t.element == "ids":
                 most = sizes[rows[t.name][1]] if t.name in rows else 2
                 self.values[t.name] = self.fill(t.dims, lambda _, n=most: draw.randrange(n))
             elif t.kind != "activation":
@@ -106,11 +108,15 @@ class Run:
             return self.fill(dims, lambda p: x.at({**p, op.over[0]: int(xs[1].at(p))}))
         if op.row.family == "flash":
             return self._flash(op, xs, dims)
+        if op.kind in ("fold", "unfold"):
+            return self._folded(x, dims, op.kind == "fold")
         if op.row.family == "scan":
-            after = self._states(op, xs)[2]
-            return self.contract(dims, [after, xs[2]])
-        if op.kind == "conv":
-            return self.contract(dims, [self._windows(op, x, xs[1].dims), xs[1]])
+            return self._along(op, xs, dims)
+        if op.kind == "tail":
+            place, halo = op.over
+            return self.fill(dims, lambda p: x.at({**p, place: p[halo] + self.sizes[place] - self.sizes[halo]}))
+        if op.row.family == "conv":
+            return self.contract(dims, [self._windows(op, x, xs[1].dims, *xs[2:]), xs[1]])
         if op.kind in ("softmax", "softmax_within"):
             return self._softmax(x, op.over[0], xs[1:])
         if op.kind == "logsumexp":
@@ -149,69 +155,155 @@ class Run:
         self.values[f"{op.output}.lse"] = self.fill(total.dims, lambda p: math.log(total.at(p)))
         return self.contract(dims, [self.fill(grid, lambda p: weights.at(p) / total.at(p)), v])
 
-    def _states(self, op: Op, xs: list[Array]) -> tuple[Array, Array, Array]:
+    def _folded(self, x: Array, dims: tuple[str, ...], fold: bool) -> Array:
+        """A sequence as blocks and the places in them, or back."""
+        size = self.sizes["place"]
+        if fold:
+            return self.fill(dims, lambda p: x.at({**p, "seq": p["block"] * size + p["place"]}))
+        return self.fill(dims, lambda p: x.at({**p, "block": p["seq"] // size, "place": p["seq"] % size}))
+
+    def _along(self, op: Op, xs: list[Array], dims: tuple[str, ...]) -> Array:
+        played, along = dict(zip(op.row.operands, xs, strict=True)), op.over[0]
+        if "q" in played:
+            return self.contract(dims, [self._states(op, played)[2], played["q"]])
+        if op.kind == "passed":
+            return self.fill(dims, lambda p: math.prod(xs[0].at({**p, along: t}) for t in range(self.sizes[along])))
+        if "block" not in played:
+            last = self._states(op, played)[2]
+            return self.fill(dims, lambda p: last.at({**p, along: self.sizes[along] - 1}))
+        after = self._after_blocks(op, played) if "passed" in played else played["left"]
+        return self.fill(dims, lambda p: after.at({**p, along: p["block"] - 1}) if p["block"] else 0.0)
+
+    def _after_blocks(self, op: Op, played: Mapping[str, Array]) -> Array:
+        """The state after each block, from what the blocks leave and pass on."""
+        left, passed, along = played["left"], played["passed"], op.over[0]
+        found: dict[tuple[int, ...], float] = {}
+        for p in sorted(self.points(left.dims), key=lambda p: p[along]):
+            found[tuple(p.values())] = left.at(p) + sum(
+                passed.at({**p, **q}) * found[tuple({**p, **r, along: p[along] - 1}.values())]
+                for q, r in self._entries(op)) if p[along] else left.at(p)
+        return Array(left.dims, found)
+
+    def _entries(self, op: Op) -> list[tuple[Point, Point]]:
+        """What a state's entry reads of the one before: itself, or, through a matrix, those of all keys."""
+        if "delta" not in op.kind:
+            return [({}, {})]
+        key, entered = op.over[1:]
+        return [({entered: n}, {key: n}) for n in range(self.sizes[key])]
+
+    def _states(self, op: Op, played: Mapping[str, Array]) -> tuple[Array, Array, Array]:
         """Of each place the state before it, that under its decay, and that after it, written out place by place."""
-        k, v, _, decay, beta = xs
-        along, key = op.over
-        dims = tuple(dict.fromkeys((*k.dims, *v.dims)))
+        k, decay, beta, v = (played.get(name) for name in ("k", "decay", "beta", "v"))
+        assert k is not None and decay is not None and beta is not None
+        along, key = op.over[:2]
+        passing = op.kind == "delta_passed"
+        dims = tuple(dict.fromkeys((*k.dims, *(v.dims if v else decay.dims), *op.over[2:])))
         before: dict[tuple[int, ...], float] = {}
         held, after = dict(before), dict(before)
         for p in sorted(self.points(dims), key=lambda p: p[along]):
             at = tuple(p.values())
-            last = after[tuple({**p, along: p[along] - 1}.values())] if p[along] else 0.0
+            first = float(p[key] == p[op.over[2]]) if passing else played["state"].at(p) if "state" in played else 0.0
+            last = after[tuple({**p, along: p[along] - 1}.values())] if p[along] else first
             before[at], held[at] = last, decay.at(p) * last
             if p[key] == self.sizes[key] - 1:
                 row = [tuple({**p, key: n}.values()) for n in range(self.sizes[key])]
                 keys = [k.at({**p, key: n}) for n in range(self.sizes[key])]
-                seen = sum(held[r] * n for r, n in zip(row, keys, strict=True)) if op.kind == "delta" else 0.0
+                seen = sum(held[r] * n for r, n in zip(row, keys, strict=True)) if "delta" in op.kind else 0.0
                 for r, n in zip(row, keys, strict=True):
-                    after[r] = held[r] + n * beta.at(p) * (v.at(p) - seen)
+                    after[r] = held[r] + n * beta.at(p) * ((v.at(p) if v else 0.0) - seen)
         return Array(dims, before), Array(dims, held), Array(dims, after)
 
-    def _adjoint(self, op: Op, xs: list[Array]) -> Array:
-        """The gradient of the states after each place, from that of what was read there: the last place first."""
-        read, decay, *writing = xs
-        along, key = op.over
+    def _adjoint(self, op: Op, arriving: Array, decay: Array, writing: list[Array], dims: tuple[str, ...],
+                 last: bool) -> Array:
+        """The gradient of the states after each place, from what arrives at all, or at the last: the last first."""
+        along, key = op.over[:2]
         found: dict[tuple[int, ...], float] = {}
-        for p in sorted(self.points(read.dims), key=lambda p: -p[along]):
-            total, next_ = read.at(p), {**p, along: p[along] + 1}
+        for p in sorted(self.points(dims), key=lambda p: -p[along]):
+            total, next_ = 0.0 if last else arriving.at(p), {**p, along: p[along] + 1}
             if next_[along] < self.sizes[along]:
-                later = found[tuple(next_[d] for d in read.dims)]
-                if writing:
-                    k, beta = writing
-                    later -= k.at(next_) * beta.at(next_) * sum(
-                        k.at({**next_, key: n}) * found[tuple({**next_, key: n}[d] for d in read.dims)]
-                        for n in range(self.sizes[key]))
-                total += decay.at(next_) * later
-            found[tuple(p[d] for d in read.dims)] = total
-        return Array(read.dims, found)
+                total += self._back(Array(dims, found), next_, key, decay, writing)
+            elif last:
+                total = arriving.at(p)
+            found[tuple(p[d] for d in dims)] = total
+        return Array(dims, found)
 
-    def _windows(self, op: Op, x: Array, weight: tuple[str, ...]) -> Array:
+    def _back(self, adjoint: Array, p: Point, key: str, decay: Array, writing: list[Array]) -> float:
+        """The gradient of the state before a place, from that of the state after it."""
+        later = adjoint.at(p)
+        if writing:
+            k, beta = writing
+            later -= k.at(p) * beta.at(p) * sum(k.at({**p, key: n}) * adjoint.at({**p, key: n})
+                                                for n in range(self.sizes[key]))
+        return decay.at(p) * later
+
+    def _windows(self, op: Op, x: Array, weight: tuple[str, ...], *before: Array) -> Array:
         """What each tap reads at each place."""
         along, tap = op.over
         dims = tuple(dict.fromkeys((*x.dims, *weight)))
 
         def read(p: Point) -> float:
             place = p[along] + p[tap] - (self.sizes[tap] - 1)
-            return x.at({**p, along: place}) if place >= 0 else 0.0
+            earlier = before[0].at({**p, "halo": place + self.sizes["halo"]}) if place < 0 and before else 0.0
+            return x.at({**p, along: place}) if place >= 0 else earlier
         return self.fill(dims, read)
 
-    def _from_windows(self, op: Op, spread: Array, dims: tuple[str, ...]) -> Array:
+    def _from_windows(self, op: Op, spread: Array, dims: tuple[str, ...], before: bool) -> Array:
         along, tap = op.over
         cells = dict.fromkeys((tuple(p.values()) for p in self.points(dims)), 0.0)
         for p in self.points(spread.dims):
             place = p[along] + p[tap] - (self.sizes[tap] - 1)
-            if place >= 0:
-                cells[tuple({**p, along: place}[d] for d in dims)] += spread.at(p)
+            at = {**p, along: place, "halo": place + self.sizes.get("halo", 0)}
+            if (place < 0) == before:
+                cells[tuple(at[d] for d in dims)] += spread.at(p)
         return Array(dims, cells)
 
-    def _carried(self, op: Op, note: str, xs: list[Array], dims: tuple[str, ...]) -> Array:
+    def _carried(self, op: Op, note: str, inputs: tuple[str, ...], xs: list[Array], dims: tuple[str, ...]) -> Array:
+        played, along = dict(zip(inputs, xs, strict=True)), op.over[0]
         if note in ("before", "held"):
-            k, v, decay, beta = xs
-            return self._states(op, [k, v, k, decay, beta])[("before", "held").index(note)]
-        if note == "adjoint":
-            return self._adjoint(op, xs)
-        return self._windows(op, xs[0], dims) if note == "windows" else self._from_windows(op, xs[0], dims)
+            return self._states(op, played)[("before", "held").index(note)]
+        if note in ("adjoint", "adjoint_of_last"):
+            return self._adjoint(op, xs[0], xs[1], xs[2:], dims, note != "adjoint")
+        if note == "entry":
+            full = self._adjoint(op, xs[0], xs[1], xs[2:], xs[0].dims, False)
+            return self.fill(dims, lambda p: self._back(full, {**p, along: 0}, op.over[1], xs[1], xs[2:]))
+        if note == "others":
+            return self.fill(dims, lambda p: math.prod(
+                xs[0].at({**p, along: t}) for t in range(self.sizes[along]) if t != p[along]))
+        if note == "tail":
+            place, halo = op.over
+            least = self.sizes[place] - self.sizes[halo]
+            return self.fill(dims, lambda p: xs[0].at({**p, halo: p[place] - least}) if p[place] >= least else 0.0)
+        if note == "preceding":
+            return self.fill(dims, lambda p: self._later(xs[0], p, along))
+        if note == "before_block":
+            after = self._after_blocks(op, played)
+            return self.fill(dims, lambda p: after.at({**p, along: p[along] - 1}) if p[along] else 0.0)
+        if note == "adjoint_of_entering":
+            return self._adjoint_of_blocks(op, played["dy"], played["passed"], dims)
+        if note == "product":
+            key, entered = op.over[1:]
+            renamed = Array(tuple(entered if d == key else d for d in xs[1].dims), xs[1].cells)
+            return self.contract(dims, [xs[0], renamed])
+        return self._windows(op, xs[0], dims, *xs[1:]) if note == "windows" else self._from_windows(
+            op, xs[0], dims, note == "from_windows_before")
+
+    def _later(self, dy: Array, p: Point, along: str) -> float:
+        """What arrives at the block behind one."""
+        return dy.at({**p, "block": p[along] + 1}) if p[along] + 1 < self.sizes["block"] else 0.0
+
+    def _adjoint_of_blocks(self, op: Op, dy: Array, passed: Array, dims: tuple[str, ...]) -> Array:
+        along = op.over[0]
+        found: dict[tuple[int, ...], float] = {}
+        for p in sorted(self.points(dims), key=lambda p: -p[along]):
+            next_ = {**p, along: p[along] + 1}
+            through = 0.0
+            if next_[along] < self.sizes[along]:
+                entries = [({op.over[2]: p[op.over[1]], op.over[1]: n}, {op.over[1]: n})
+                           for n in range(self.sizes[op.over[1]])] if len(op.over) > 1 else [({}, {})]
+                through = sum(passed.at({**next_, **q}) * found[tuple({**next_, **r}[d] for d in dims)]
+                              for q, r in entries)
+            found[tuple(p[d] for d in dims)] = self._later(dy, p, along) + through
+        return Array(dims, found)
 
     def _rotated(self, x: Array, dim: str, sign: int, positions: list[Array]) -> Array:
         """Element e of a head dim mixes with its partner: an angle per position, or place."""
@@ -232,6 +324,8 @@ class Run:
             return self.fill(dims, dy.at)
         if b.kind == "scale":
             return self.fill(dims, lambda p: FACTOR * dy.at(p))
+        if b.kind == "rename" and len(dims) != len(dy.dims):
+            return self._folded(dy, dims, len(dims) > len(dy.dims))
         if b.kind == "rename":
             return Array(tuple(b.rename.get(d, d) for d in dy.dims), dy.cells)
         if b.kind == "rope":
@@ -254,14 +348,15 @@ class Run:
         dims["row"] = tuple(d for d in dims["y"] if d not in op.over)
         dims["grid"] = tuple(dict.fromkeys(d for n in op.inputs[:2] for d in self.graph.tensors[n].dims
                                            if d not in op.over or d not in self.graph.tensors[op.inputs[0]].dims))
-        dims["outer"] = tuple(dict.fromkeys(d for n in op.inputs[:2] for d in self.graph.tensors[n].dims))
+        dims["outer"] = tuple(dict.fromkeys(d for n in (*op.inputs[:2], op.output) for d in self.graph.tensors[n].dims))
+        dims["inner"] = tuple(d for d in dims["outer"] if d not in op.over[1:2])
         made = {"dy": dy} | {r: self.values[roles[r]] for r in allowed}
         for step in b.steps:
             xs, to = [made[r] for r in step.inputs], dims[step.dims]
             if step.kind == "einsum":
                 made[step.output] = self.contract(to, xs)
             elif step.kind == "carry":
-                made[step.output] = self._carried(op, step.note, xs, to)
+                made[step.output] = self._carried(op, step.note, step.inputs, xs, to)
             elif step.kind == "add":
                 made[step.output] = self.fill(to, lambda p, xs=xs: sum(x.at(p) for x in xs))
             elif step.kind == "scale":

@@ -259,8 +259,9 @@ class Operators:
         row = tuple(d for d in result if d not in op.over)
         grid = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims
                                    if d not in op.over or d not in first))
-        outer = tuple(dict.fromkeys(d for dims in (first, *others[:1]) for d in dims))
-        return {**operands, "row": row, "grid": grid, "outer": outer}
+        outer = tuple(dict.fromkeys(d for dims in (first, *others[:1], result) for d in dims))
+        inner = tuple(d for d in outer if d not in op.over[1:2])
+        return {**operands, "row": row, "grid": grid, "outer": outer, "inner": inner}
 
 
 def _undefined(held: Sum) -> bool:

@@ -55,9 +55,9 @@ def test_each_printed_key_says_something(path: Path) -> None:
 def both(run: Run, path: Path, reading: Reading, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of the configuration, and of the file that its page prints: program, bytes, picture and verdict."""
     beside = [word for file in options(path).files for word in ("--with", file)]
-    mine, picture = folder / "typed.toml", folder / "picture.svg"
-    assert run("import", str(path), *beside, "--format", "toml", "-o", str(mine)).code in (0, 1)
     model = ("--model", "llama-3-8b") if reading.unread else ()
+    mine, picture = folder / "typed.toml", folder / "picture.svg"
+    assert run("import", str(path), *beside, *model, "--format", "toml", "-o", str(mine)).code in (0, 1)
     sized = reading.sizes and (reading.model or reading.unread or reading.stand_in)  # an abstract model has no sizes
     sizes = ("--set", *(f"{s}={n}" for s, n in reading.sizes.items())) if sized else ()
     found = []
@@ -67,7 +67,9 @@ def both(run: Run, path: Path, reading: Reading, folder: Path) -> tuple[tuple[st
         drawn = picture.read_text(encoding="utf-8") if picture.exists() else ""
         told = [run(*command).out for command in (
             ("show", *words), ("cost", *words, *own, "--format", "json"), ("prove", *words, "--no-timing"))]
-        found.append((*told, drawn))
+        called = json.loads(told[1])["model"] if told[1] else ""  # a network of the file's own is named after the file
+        found.append(tuple(text.replace(f" on {called}", " on it").replace(f'"model": "{called}"', '"model": "it"')
+                           for text in (*told, drawn)))
     return found[0], found[1]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from test_importers import MINIATURES, name, options
 from placealg.errors import InputError
 from placealg.importers.read import read
 from placealg.importers.reading import Reading
-from placealg.importers.write import typed
+from placealg.importers.write import OPEN, model_text, typed
 from placealg.strategy.file import parse_strategy_file
 
 Run = Callable[..., Outcome]
@@ -84,6 +84,10 @@ def test_what_is_printed_is_typed_back(placealg: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", MINIATURES, ids=name)
 def test_what_is_printed_of_every_format_is_typed_back(path: Path, placealg: Run, tmp_path: Path) -> None:
-    if reading := reading_of(path):
-        one, other = both(placealg, path, reading, tmp_path)
-        assert one == other and any(one)
+    if (reading := reading_of(path)) is None:
+        return
+    if isinstance(reading.model, Mapping) and not model_text(reading):
+        assert f"# {OPEN}" in typed(reading)
+        return
+    one, other = both(placealg, path, reading, tmp_path)
+    assert one == other and (any(one) or reading.unread)  # what is given in the place of its model may not fit

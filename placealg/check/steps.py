@@ -8,7 +8,7 @@ is none.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -16,6 +16,7 @@ from importlib.resources import files
 from itertools import combinations
 from math import prod
 
+from placealg.cost.figure import Figure
 from placealg.cost.links import places
 from placealg.cost.machines import machine
 from placealg.cost.stage import candidates, on_stage
@@ -24,8 +25,10 @@ from placealg.cost.walk import Walk
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.config import resolve_model
+from placealg.models.model import Model
 from placealg.step.derive import derive
 from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +112,40 @@ def published_steps() -> tuple[PublishedStep, ...]:
     return tuple(found)
 
 
+Timed = tuple[tuple[Mapping[str, Fraction], tuple[Figure, Figure]], ...]
+"""Of every stage that may be the slowest its own numbers, and the bound and the estimate of its time."""
+
+
 def find_step(step: PublishedStep) -> StepFinding:
     """The bound and the estimate of a published step, on the stage where each is largest."""
-    model, on = resolve_model(step.model), machine(step.machine)
-    whole = derive(parse_strategy(step.strategy), model)
-    names = whole.reference.mesh.names
-    known = {n: v for n, v in step.sizes.items() if n in (*names, "m")}
-    stages = [on_stage(whole, number, known) for number in candidates(whole.reference, known)] if (
+    return next(find_steps([step]))
+
+
+def find_steps(steps: Iterable[PublishedStep]) -> Iterator[StepFinding]:
+    """The same of several steps; those of one model and strategy are derived once."""
+    known: dict[tuple[object, ...], Timed] = {}
+    for step in steps:
+        on, strategy = machine(step.machine), parse_strategy(step.strategy)
+        names = strategy.mesh.names
+        told = {n: v for n, v in step.sizes.items() if n in (*names, "m")} if strategy.pipeline_axis else {}
+        key = (step.model, step.strategy, FrozenMap(told), step.chunks)
+        if key not in known:
+            known[key] = _timed(strategy, resolve_model(step.model), told, step.chunks)
+        rates = {**on.values, **PARAMETERS, **step.sizes, **places(step.sizes, names, on.per_node)}
+        found = [[figure.value({**values, **rates}) for figure in figures] for values, figures in known[key]]
+        bound, estimate = map(max, zip(*found, strict=True))
+        yield StepFinding(step, bound, estimate)
+
+
+def _timed(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction], chunks: int) -> Timed:
+    whole = derive(strategy, model)
+    stages = [on_stage(whole, number, sizes) for number in candidates(whole.reference, sizes)] if (
         whole.reference.pipeline.axis) else [whole]
-    bounds, estimates = [], []
-    for each in stages:
-        walk = Walk(each)
-        at = {**walk.amounts.values, **on.values, **PARAMETERS, **step.sizes, **places(step.sizes, names, on.per_node)}
-        bounds.append(times(walk, step.chunks)["time.bound"].value(at))
-        estimates.append(times(walk)["time.estimate"].value(at))
-    return StepFinding(step, max(bounds), max(estimates))
+    found = []
+    for walk in map(Walk, stages):
+        figures = times(walk, chunks)
+        found.append((walk.amounts.values, (figures["time.bound"], figures["time.estimate"])))
+    return tuple(found)
 
 
 def kendall(one: Sequence[Fraction], other: Sequence[Fraction]) -> Fraction | None:

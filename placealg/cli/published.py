@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from placealg.check.published import DIFFERS, KINDS, ClaimFinding, claims, find
-from placealg.check.steps import StepFinding, find_step, published_steps
+from placealg.check.steps import StepFinding, find_steps, published_steps
 from placealg.cli.output import print_json, print_lines, width
 from placealg.cost.formula import Formula, json_number
 from placealg.mesh import SYMBOLS
@@ -34,7 +34,7 @@ def explain_published(name: str, as_json: bool) -> None:
     """Print a table, or the page of one number or step."""
     chosen = [step for step in published_steps() if name in (STEPS, step.id)]
     if chosen:
-        _explain_steps(name, [find_step(step) for step in each(chosen, lambda step: step.id)], as_json)
+        _explain_steps(name, list(find_steps(each(chosen, lambda step: step.id))), as_json)
         return
     asked = [c for c in claims().values() if name in (ALL, c.id)]
     findings = [find(c) for c in each(asked, lambda claim: claim.id)]

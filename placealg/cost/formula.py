@@ -17,7 +17,7 @@ import sympy
 from placealg.arith import parse
 from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
 from placealg.cost.indices import over_index, valued
-from placealg.cost.notation import latex_lines, latex_name, python_extremes, python_of, text_of
+from placealg.cost.notation import latex_lines, latex_name, latex_of, python_extremes, python_of, text_of
 from placealg.cost.pickled_expr import packed, unpickled
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
@@ -344,7 +344,7 @@ class Formula:
         """
         if self.expr is None:
             return rf"\text{{none: {self.reason}}}"
-        return str(sympy.latex(self.expr, symbol_names={symbol(n): latex_name(n) for n in self.names}))
+        return latex_of(self.expr, {symbol(n): latex_name(n) for n in self.names})
 
     def latex_lines(self) -> list[str]:
         """The formula in LaTeX, in lines that fit on a page, for an `align*`."""

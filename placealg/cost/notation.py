@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
+from sympy.printing.latex import LatexPrinter
 
 from placealg.mesh import SYMBOLS, axis_symbol
 
@@ -182,6 +183,23 @@ def _python_atom(expr: Any) -> str:
     return f"({python_of(expr)})" if expr.is_Add or expr.could_extract_minus_sign() else python_of(expr)
 
 
+class _Latex(LatexPrinter):  # type: ignore[misc]
+    """SymPy's LaTeX, with terms in the order of the text."""
+
+    def _as_ordered_terms(self, expr: Any, order: Any = None) -> list[Any]:
+        return [-term if minus else term for minus, term in in_terms(expr)]
+
+
+def latex_of(expr: Any, names: Mapping[Any, str]) -> str:
+    """The expression in LaTeX, its terms in the order in which `text_of` has them.
+
+    >>> w, g, o = sympy.symbols("w g o")
+    >>> latex_of(2 - w + o * g + g, {}), text_of(2 - w + o * g + g)
+    ('g + g o + 2 - w', 'g + g·o + 2 − w')
+    """
+    return str(_Latex({"symbol_names": dict(names)}).doprint(expr))
+
+
 LATEX_LINE = 96
 """A formula is broken where a line of it would be longer than so many signs of its plain text."""
 
@@ -189,9 +207,8 @@ LATEX_LINE = 96
 def latex_lines(expr: Any, names: Mapping[Any, str]) -> list[str]:
     r"""The expression in LaTeX, broken between the terms of its sums and the operands of an extreme.
 
-    >>> names = {s: s.name for s in sympy.symbols("a b")}
-    >>> latex_lines(sympy.Symbol("a") + sympy.Symbol("b"), names)
-    ['a + b']
+    >>> latex_lines(sympy.Symbol("g") + sympy.Symbol("w"), {})
+    ['w + g']
     """
     lines, room = [""], 0
     for piece, length in _latex_pieces(expr, names):
@@ -224,9 +241,9 @@ def _latex_pieces(expr: Any, names: Mapping[Any, str]) -> Iterator[tuple[str, in
     long = [f for f in in_factors(expr) if f.is_Add and len(text_of(f)) > LATEX_LINE] if expr.is_Mul else []
     if len(long) == 1:
         rest = expr / long[0]
-        yield sympy.latex(rest, symbol_names=dict(names)) + r" \bigl(", len(text_of(rest)) + 1
+        yield latex_of(rest, names) + r" \bigl(", len(text_of(rest)) + 1
         pieces = list(_latex_pieces(long[0], names))
         for n, (piece, length) in enumerate(pieces):
             yield piece + r"\bigr)" * (n == len(pieces) - 1), length
         return
-    yield str(sympy.latex(expr, symbol_names=dict(names))), len(text)
+    yield latex_of(expr, names), len(text)

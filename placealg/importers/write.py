@@ -17,6 +17,9 @@ from placealg.strategy.expression import parse_strategy
 from placealg.strategy.spec import Strategy, overlay
 from placealg.strategy.write import toml_key, toml_table, toml_value, write_strategy
 
+OPEN = "the model of the file has an open vocabulary, which no config.json says: --model gives one"
+"""What stands in the place of the model where it lacks a field."""
+
 _WIDTH = 118
 _TABLE = re.compile(r"^\[(\w+)")
 
@@ -80,6 +83,7 @@ def _head(reading: Reading, model_file: str) -> list[str]:
     sizes = " ".join(f"{s}={n}" for s, n in reading.sizes.items())
     return [f"name = {toml_value(reading.strategy.name)}", f"source = {toml_value(Path(reading.file).name)}",
             *([f"model = {toml_value(model)}"] if model else []),
+            *(_comment(OPEN) if isinstance(reading.model, Mapping) and not model else ()),
             *(["left_out = [", *(f"  {toml_value(_printable(text))}," for text in reading.not_covered), "]"]
               if reading.not_covered else []),
             *(_comment(f"sizes: --set {sizes}") if sizes else ()), *([f"runs = {{ {runs} }}"] if runs else [])]

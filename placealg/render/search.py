@@ -132,7 +132,8 @@ def _head(question: Question, width: int) -> list[Line]:
              if n in DEFAULTS["types"] or n in preset}
     told = (f"{question.model.name} on {number(devices.count)} device{'' if devices.count == 1 else 's'} of "
             f"{float(question.memory) / GB:g} GB, "
-            f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} sequences a step"
+            f"{devices.per_node} to a node; {' or '.join(map(number, devices.batches))} "
+            f"sequence{'' if devices.batches == (1,) else 's'} a step"
             + (f", {sizes}" if sizes else ""))
     lines = prose(told, width, "bold", hang=2)
     lines += prose("bytes  " + ", ".join(f"{n} = {v}" for n, v in types.items())

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 from conftest import Outcome
 
-from placealg.check.steps import PublishedStep, find_step, kendall, published_steps
+from placealg.check.steps import PublishedStep, find_step, find_steps, kendall, published_steps
 from placealg.cli.published import step_document
 from placealg.cost.communication import Carried, rows
 from placealg.cost.walk import Walk
@@ -25,6 +25,16 @@ def test_no_published_step_is_faster_than_the_bound(step: PublishedStep) -> None
     assert found.holds and found.bound < found.estimate
     assert Fraction(7, 5) < found.ratio < 12
     assert not replace(found, bound=found.bound * 12).holds
+
+
+@pytest.mark.slow
+def test_steps_that_are_found_together_are_those_found_alone() -> None:
+    assert list(find_steps(published_steps())) == [find_step(step) for step in published_steps()]
+
+
+def test_steps_of_one_strategy_at_several_sizes_are_those_found_alone() -> None:
+    several = [step for step in published_steps() if step.id.startswith("titan-8b-") and step.strategy == "zero3"]
+    assert len(several) > 1 and list(find_steps(several)) == [find_step(step) for step in several]
 
 
 def test_every_step_has_a_source_and_a_time() -> None:

@@ -144,7 +144,7 @@ def test_launches_of_other_trainers_by_flags() -> None:
     assert dpo.format == "trl" and "command" in {item.key for item in dpo.approximated} and "loss" not in dpo.runs
     sft = read_words(f"trl sft {model} --dataset_name mine --no_gradient_checkpointing".split(), Options())
     assert sft.expression == "dp" and "command" not in {item.key for item in (*sft.approximated, *sft.unsaid)}
-    for folder in ("trl/scripts", "examples/scripts", "/home/me/trl/examples/scripts"):
+    for folder in ("trl/scripts", "examples/scripts", "elsewhere/trl/examples/scripts"):
         ran = read_words(f"accelerate launch {folder}/sft.py {model} --packing --no_gradient_checkpointing".split(),
                          Options())
         assert (ran.format, ran.expression) == ("trl", "dp") and ran.strategy.option("tokens", "documents")

@@ -10,16 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 from conftest import run_placealg
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import placealg as pa
 from placealg.cost.costs import Costs
-from placealg.cost.notation import LATEX_LINE
+from placealg.cost.notation import LATEX_LINE, latex_of, text_of
 from placealg.mesh import SYMBOLS
 from placealg.models.config import resolve_model
 from placealg.render.export import escaped, function_name, sections
@@ -178,3 +182,18 @@ def test_rows_for_a_spreadsheet_have_the_values_of_the_page() -> None:
     rows = {row["quantity"]: row for row in csv.DictReader(io.StringIO(text))}
     assert rows["states"]["value"] == str(8030261248 * 16 // 8) and rows["states"]["unit"] == "bytes"
     assert rows["total"]["formula"] and {row["section"] for row in rows.values()} >= {"memory", "communication"}
+
+
+TERMS = st.lists(st.tuples(st.integers(-9, 9).filter(bool), st.lists(st.sampled_from(
+    ["w", "g", "o", "act", "b", "s", "h", "f", "L", "V", "m", "dp", "tp"]), min_size=1, max_size=3)),
+    min_size=2, max_size=6)
+
+
+@given(TERMS)
+@example([(1, ["g"]), (1, ["w"]), (1, ["o"])])
+@settings(max_examples=25, deadline=None)
+def test_terms_in_latex_stand_as_in_the_text(terms: list[tuple[int, list[str]]]) -> None:
+    total = sum(n * prod(map(sympy.Symbol, names)) for n, names in terms)
+    text, latex = ([{*re.findall(r"[A-Za-z]+", term)} for term in re.split(r" [+−-] ", one)]
+                   for one in (text_of(total), latex_of(total, {s: s.name for s in total.free_symbols})))
+    assert text == latex, (text_of(total), latex_of(total, {}))

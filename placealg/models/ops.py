@@ -50,13 +50,13 @@ class Backprop:
 
 
 OpName = Literal[
-    "einsum", "add", "scale", "rope", "cast", "copy", "rename", "sum", "largest", "mul", "gelu", "silu", "tanh",
-    "relu", "clamp", "sigmoid", "reciprocal", "rsqrt", "one_plus", "cube", "dropout", "layer_norm", "rms_norm",
-    "exp", "softplus", "scan", "delta", "conv", "fold", "unfold", "scan_from", "delta_from", "conv_from", "left",
-    "delta_left", "passed", "delta_passed", "entering", "delta_entering", "tail", "preceding",
-    "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp", "route", "one_hot", "flash",
-    "flash_sink", "flash_rope", "lookup", "cross_entropy", "unit", "softmax_sink_within", "softmax_within",
-    "flash_within", "flash_sink_within", "flash_rope_within"]
+    "einsum", "add", "scale", "rope", "cast", "copy", "rename", "fold", "unfold", "sum", "largest", "mul", "gelu",
+    "silu", "tanh", "relu", "clamp", "sigmoid", "reciprocal", "rsqrt", "one_plus", "cube", "exp", "softplus",
+    "dropout", "layer_norm", "rms_norm", "layer_norm_plain", "rms_norm_plain", "softmax_sink", "softmax", "logsumexp",
+    "route", "one_hot", "flash", "flash_sink", "flash_rope", "scan", "delta", "scan_from", "delta_from", "left",
+    "delta_left", "passed", "delta_passed", "entering", "delta_entering", "preceding", "conv", "conv_from", "tail",
+    "lookup", "cross_entropy", "unit", "softmax_sink_within", "softmax_within", "flash_within", "flash_sink_within",
+    "flash_rope_within"]
 """The name of a kind of op: a row of OPS."""
 
 SEEN_BY = ("document", "document_kv")

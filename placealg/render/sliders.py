@@ -26,7 +26,8 @@ EXAMPLES: Mapping[str, int] = {
     "adapter_rank": 16, "L_full": 8, "L_again": 16, "L_away": 16, "L_rest": 16, "L_window": 24, "L_chunk": 24,
     "L_nope": 8, "L_rotary": 24, "L_dense_window": 4, "L_dense_chunk": 4, "L_dense_nope": 4, "f_shared": 14336,
     "L_delta": 24, "L_state": 24, "L_conv": 16, "L_dense_delta": 4, "L_dense_state": 4, "L_dense_conv": 4, "L_mlp": 16,
-    "a_state": 32, "kv_state": 8, "d_key": 128, "d_value": 128, "taps": 4, "halo": 3, "h_low": 1024, "i": 1, "L_entry": 1, "L_exit": 1, "L_predicted": 1, "T_F": 1, "T_B": 1, "T_W": 1,
+    "a_state": 32, "kv_state": 8, "d_key": 128, "d_value": 128, "taps": 4, "halo": 3,
+    "h_low": 1024, "i": 1, "L_entry": 1, "L_exit": 1, "L_predicted": 1, "T_F": 1, "T_B": 1, "T_W": 1,
     **{n: 4 for n in SYMBOLS if n.startswith("n_")}, **{n: 8 for n in SYMBOLS if n.startswith("in_flight_")},
     **{n: 5 for n in SYMBOLS if n.startswith("first_")},
 }

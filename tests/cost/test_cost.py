@@ -614,7 +614,7 @@ def test_a_limit_that_is_none() -> None:
 def test_writing() -> None:
     formula = bytes_of("(w + g)*Psi + o*Psi/dp_shard")
     assert formula.text() == "Ψ·(w + g) + Ψ·o/dp_shard"
-    assert formula.latex() == r"\Psi \left(g + w\right) + \frac{\Psi o}{N_{\mathrm{dp\_shard}}}"
+    assert formula.latex() == r"\Psi \left(w + g\right) + \frac{\Psi o}{N_{\mathrm{dp\_shard}}}"
     assert formula._repr_latex_() == f"${formula.latex()}\\ \\text{{bytes}}$"
     assert formula.markdown() == f"${formula.latex()}$ bytes"
     assert repr(Formula.parse("dp", "1")) == "dp" and repr(formula).endswith(" bytes")

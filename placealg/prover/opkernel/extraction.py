@@ -1,7 +1,7 @@
 """The verified checker, extracted from Coq: written by `make coq`, as `checker.py` says."""
 # ruff: noqa
 # mypy: ignore-errors
-SOURCES = "1964eaceec85c969f266dbaeb235f581809acc2de8f567b46dd96a6dbc7a9e86"
+SOURCES = "bfc6e938d95a0c7ee0d40fc0abb202a0af3804314ceb9b8f4b87eb7f55dfe413"
 DIGEST = "f09f66d7e264f1638b2a307686ce6cbf411ee76f4495444731cbadcb965da629"
 def stuck(found):raise AssertionError(found)
 def negb_(v0):return (('False',) if v0[0]=='True' else ('True',) if v0[0]=='False' else stuck(v0))

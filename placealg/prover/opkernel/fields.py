@@ -43,6 +43,8 @@ def check_fields(e: Event) -> None:
         if field.name not in read or (e.group and field.name in _SAYS and said not in _SAYS[field.name]
                                       and not (field.name == "source" and e.verb in _FROM and said == e.origin)):
             raise Outside(e.path, f"{field.name} = {said}: not in the kernel of ops")
+    if e.value in ("norm", "count") and not e.group and (e.source not in ("", "P") or e.to not in ("", "I")):
+        raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel of ops")
     if any(version.label in (LEFT_OUT, ONCE) for version in e.operands):
         raise Outside(e.path, f"reads = {', '.join(e.reads)}: not in the kernel of ops")
     if any(clause.but or (clause.rank is None and not e.group) for clause in e.where):

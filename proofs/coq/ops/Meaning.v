@@ -1,5 +1,5 @@
-(** What it means that a program is correct: whatever is kept between steps is the single device's, wherever a run
-    saves and goes on, or stops and is resumed. To be believed, with Machine.v.
+(** What it means that a program is correct: whatever is kept between steps is the single device's, where a run saves
+    and goes on, or stops and is resumed. To be believed, with Machine.v.
 
     What it backs: placealg/prover/opkernel/program.py, and the words "accepted by the kernel of ops".
 
@@ -154,7 +154,7 @@ Definition handed (v : @values K) : Prop :=
     lies (size w) (home w) (axes (on p)) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) /\
   (forall n k, In (n, k) (begins p) -> forall l i, v n 0 l i = v k 0 l i).
 
-(** ** A run: behind each step it goes on, or saves and goes on, or saves, is stopped, and goes on from what it saved. *)
+(** ** A run: behind each step it goes on, or saves and goes on, or saves, is stopped, and goes on from that. *)
 Inductive pause := On | Saved | Stopped.
 Definition stopped (path : list nat) (m : @memory K) : @memory K := fun s l =>
   if existsb (slot_eqb s) (disk p) then m s l else junk w (l :: path).

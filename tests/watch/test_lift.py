@@ -273,6 +273,17 @@ def test_truth_values_that_random_numbers_made_steer_by_chance() -> None:
     assert of_ranks(masked).verdict == UNSEEN
 
 
+@pytest.mark.parametrize(("says", "verdict"), [
+    ((CONFORMS, CONFORMS), CONFORMS), ((DIFFERS, CONFORMS, CONFORMS), CONFORMS), ((DIFFERS, DIFFERS), DIFFERS),
+    ((CONFORMS, DIFFERS, DIFFERS), DIFFERS), ((UNSEEN, CONFORMS), UNSEEN), ((DIFFERS, UNSEEN, CONFORMS), UNSEEN)])
+def test_what_differs_does_so_in_two_fields(says: tuple[str, ...], verdict: str,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one field an element may by chance be one of which something is remembered."""
+    left = list(says)
+    monkeypatch.setattr("placealg.watch.lift.judge._judge", lambda *args: Judgement(left.pop(0)))
+    assert judge([], Trace(-1)).verdict == verdict and not left
+
+
 @pytest.mark.parametrize("prime", PRIMES)
 def test_roots_of_written_numbers_are_roots(prime: int) -> None:
     """A norm divided by the root of a number and squared is divided by the number: torch takes norms of replicas so."""

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.int64]
 
-PRIMES = (2**31 - 2337, 2**31 - 15777)
-"""Two primes below 2**31: a product of two elements fits into 63 bits.
+PRIMES = (2**31 - 2337, 2**31 - 15777, 2**31 - 59097)
+"""Primes below 2**31: a product of two elements fits into 63 bits.
 
 They are 3 modulo 4, and 2 to 23 are squares: roots of the numbers that programs write are exact.
 """

@@ -41,13 +41,20 @@ class Judgement:
 
 
 def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES, keep: bool = False) -> Judgement:
-    """Run ranks and the single device again in each field, and hold their ends together."""
+    """Run ranks and the single device again in fields, and hold their ends together.
+
+    What differs does so in two fields: in one alone an element was met by chance that something is remembered of.
+    """
     told: list[Judgement] = []
     for prime in primes:
         told.append(_judge(ranks, single, Field(prime), keep))
-        if told[-1].verdict == DIFFERS:
-            return told[-1]
-    return next((t for t in told if t.verdict != CONFORMS), told[0])
+        differ = [t for t in told if t.verdict == DIFFERS]
+        others = [t for t in told if t.verdict != DIFFERS]
+        if len(differ) == min(2, len(primes)):
+            return differ[0]
+        if len(others) == 2:
+            break
+    return next((t for t in others if t.verdict != CONFORMS), others[0])
 
 
 def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) -> Judgement:

@@ -22,6 +22,7 @@ from placealg.prover.opkernel.program import (
     Layout,
     Number,
     Pair,
+    Powers,
     Read,
     ReduceScatter,
     Rename,
@@ -42,7 +43,7 @@ from placealg.prover.opkernel.program import (
     SScale,
 )
 from placealg.prover.opkernel.program import Op as Operation
-from placealg.prover.opkernel.single import Alone, Reader, alone
+from placealg.prover.opkernel.single import Alone, Reader, alone, counted_alike
 from placealg.prover.opkernel.symbols import ROOT, Symbols
 from placealg.step.event import Clause, Event
 from placealg.step.program import Step
@@ -103,12 +104,12 @@ class Instructions:
         self.grads: dict[tuple[str, str, str], list[Cell]] = {}
         self.zeroed: dict[str, tuple[Clause, ...]] = {}
         self.copies: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
-        self.resting: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
         self.disk: dict[tuple[str, str], Cell] = {}
         self.squares: dict[str, Cell] = {}
         self.coefficient: Cell | None = None
         self.norm: Cell | None = None
         self.factor: dict[str, int] = {}
+        self.looping = False
         self.counts = 0
         self.count: Cell | None = None
         self.labels = {(e.value, k): v.label for e in step.events if e.on_tensor and e.verb == "compute"
@@ -228,7 +229,15 @@ class Instructions:
 
     def scaled(self, by: Mapping[str, int], arg: Cell, out: Slot | None = None) -> Cell:
         """A factor that is of the machine alone."""
-        return self.emit(Scale(self.symbols.powers(by)), [arg], arg.split, None, out) if by else arg
+        return self.emit(Scale(self.machine(by)), [arg], arg.split, None, out) if by else arg
+
+    def machine(self, by: Mapping[str, int]) -> Powers:
+        """A factor of numbers that all ranks have alike: sizes of axes, microbatches, and tokens where counts are."""
+        alike = {*self.reference.mesh.names, "m", *(("tokens",) if counted_alike(self.reference) else ())}
+        if not by.keys() <= alike:
+            raise Outside(self.event.path, f"it divides by {', '.join(sorted(by.keys() - alike))}, of which each rank "
+                                           "may have its own: not in the kernel of ops")
+        return self.symbols.powers(by)
 
     def handed(self, arg: Cell, target: Pair, out: Slot) -> Cell:
         """What a loop is handed."""

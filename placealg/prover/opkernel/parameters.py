@@ -122,7 +122,9 @@ class Parameters(Tensors):
         verb, value = e.verb, e.value
         source, target = e.tiers
         state = (value, target, name)
-        if verb in ("gather", "all_gather", "publish") and value != "grad" and source == target:
+        if source != target and verb not in ("offload", "fetch"):
+            raise Outside(e.path, f"tier = {e.tier}: not in the kernel of ops")
+        if verb in ("gather", "all_gather", "publish") and value != "grad":
             self.gathered(state, e.axes, e.origin)
         elif verb == "free" and (value, target) == ("grad", "device"):
             self.pending.extend(Free(cell.slot) for cell in self.parts(name))

@@ -132,7 +132,7 @@ class _Printer(Parameters):
                     self.counts += power
                 else:
                     self.factor[name] = self.factor.get(name, 0) - power
-        elif e.value == "count" and e.verb == "all_reduce" and self.count is not None:
+        elif e.value == "count" and e.verb == "all_reduce" and self.count is not None and not self.looping:
             self.begin("count", *e.axes)
             self.count = self.sent("all_reduce", e.axes, "", "", self.count)
         elif e.value in COUNTERS:
@@ -161,11 +161,12 @@ class _Printer(Parameters):
             if isinstance(node, EventLoop) and node.name == MICROBATCH:
                 self.flush()
                 parts.append(Once(tuple(self.blocks)))
-                self.blocks, before = [], self.there()
+                self.blocks, before, self.looping = [], self.there(), True
                 self.read_data()
                 for inner in node.body:
                     self.node(inner)
                 self.flush()
+                self.looping = False
                 self.unchanged(before, "a microbatch")
                 parts.append(Microbatches(tuple(self.sums), tuple(self.blocks)))
                 self.blocks = []
@@ -264,12 +265,12 @@ class _Printer(Parameters):
         """The whole program."""
         self.read_weights()
         init = self.phase("init")
-        self.resting = {state: self.at_rest(state, cells) for state, cells in self.copies.items()}
-        self.copies = dict(self.resting)
-        step, resting = self.microbatches(), self.there()
-        self.unchanged({state: tuple(c.slot for c in cells) for state, cells in self.resting.items()}, "a step")
+        self.copies = {state: self.at_rest(state, cells) for state, cells in self.copies.items()}
+        kept, resting = dict(self.copies), self.there()
+        step = self.microbatches()
+        self.unchanged(resting, "a step")
         self.cells = {k: c for k, c in self.cells.items() if k[0] != "counter"}
-        self.copies = dict(self.resting)
+        self.copies = dict(kept)
         save = self.phase("save")
         self.unchanged(resting, "a save")
         resume: tuple[Block, ...] = ()
@@ -278,7 +279,7 @@ class _Printer(Parameters):
             resume = self.phase("resume")
             self.unchanged(resting, "a resume")
         rest, given, disk = [], [], [cell.slot for cell in self.disk.values()]
-        for (value, _, name), cells in self.resting.items():
+        for (value, _, name), cells in kept.items():
             rest.append(Pair(cells[0].slot, self.held(name, self.alone.kept[value][name], cells[0].split)))
         for name, number in self.alone.kept["weight"].items():
             given.append(self.held(name, number, self.begins(name)))
@@ -288,7 +289,6 @@ class _Printer(Parameters):
             held = Held(number, None, self.kinds({}))
             given.append(held)
             rest.append(Pair(self.counter(name).slot, held))
-            disk.append(self.slot("disk", name))
         if not resumed:  # a stop then loses nothing: the run is one that never stops
             disk = [pair.first for pair in rest]
         data = tuple(Held(number, None, self.kinds(self.arrives(name))) for name, number in self.alone.data.items())

@@ -1,7 +1,8 @@
 """The single device's program, from the model: its op graph, the backward that follows from it, and the update.
 
-No event of a strategy's program is read here. Of the strategy come whether gradients are clipped, and what an update
-reads: what it trains with, which is the single device's too.
+No event of a strategy's program is read here. Of the strategy come whether gradients are clipped, how tokens are
+weighted, and what an update reads: what it trains with, which is the single device's too; and in which order parts of a
+gradient are added, of which the sum does not depend.
 """
 
 from __future__ import annotations

@@ -116,14 +116,14 @@ class Tensors(Instructions):
     def seed(self, op: Op) -> Cell:
         """The gradient of the loss at that of each token, divided by whatever divides the loss."""
         weights = self.weights(op)
-        if self.counts > 1 or (self.counts and self.count is None):
-            raise Outside(self.event.path, "the loss is divided by a count that nothing made: not in the kernel of ops")
+        if self.counts not in (0, 1) or (self.counts and self.count is None):
+            raise Outside(self.event.path, "the loss is not divided by a count that was made: not in the kernel of ops")
         if self.counts and self.count is not None:
             return self.scaled(self.factor, self.einsum([weights, self.row(INVERSE, (), [self.count])], ()))
         single = SScale(self.symbols.powers({TOKENS: -1}))
         if self.reference.weighting == "sum":
             return self.scaled(self.factor, weights)
-        return self.emit(Scale(self.symbols.powers(self.factor)), [weights], weights.split, single)
+        return self.emit(Scale(self.machine(self.factor)), [weights], weights.split, single)
 
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""

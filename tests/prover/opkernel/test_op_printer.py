@@ -94,6 +94,23 @@ def test_counts_of_fewer_tokens_than_all_are_not_accepted(axes: list[str]) -> No
     assert not accepted(step)
 
 
+@pytest.mark.parametrize(("number", "tables"), [
+    ("count", ""), ("tokens", '[loss]\npreset = "token_mean"'), ("tokens", '[loss]\npreset = "sum"')])
+def test_a_number_of_a_rank_s_own_that_cancels_in_words_is_not_accepted(number: str, tables: str) -> None:
+    step, path = saying("dp", "mlp", tables), "reduce.layer.weight.grad_sum"
+    for where, divisor in (("before", number), ("after", f"1/{number}")):
+        step = pa.edit(step, {"insert": {"path": f"{path}.scale", "divisor": divisor}, where: f"{path}.reduce[dp]"})
+    assert not accepted(step) and overall(examine(step).verdicts)[0] != PROVED
+
+
+@pytest.mark.parametrize("words", [
+    {"set": "forward.loss.compute", "divisor": "1/count"},
+    {"move": "prepare.loss.count.all_reduce[dp]", "before": "forward.loss.compute"}])
+def test_a_count_that_does_not_divide_the_loss_is_not_accepted(words: dict[str, str]) -> None:
+    step = pa.edit(saying("dp", "mlp", '[loss]\npreset = "token_mean"'), words)
+    assert not accepted(step)
+
+
 def test_an_average_that_does_not_begin_as_the_weights_is_not_accepted() -> None:
     program = printed(saying("dp", "mlp", '[optimizer]\naverage = "optimizer"'))
     assert program.begins and accepts(program) and not accepts(dataclasses.replace(program, begins=()))

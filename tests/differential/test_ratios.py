@@ -16,8 +16,12 @@ from random_nets import some_model, some_step
 from placealg.check.prove import prove
 from placealg.check.refutation import setting
 from placealg.errors import InputError
+from placealg.models.build import Builder
 from placealg.models.transformer import mlp
+from placealg.prover.calculus.machine import Site
+from placealg.prover.evidence import parts
 from placealg.prover.evidence.counterexample import WEIGHED, Facts, facts
+from placealg.prover.evidence.parts import Part
 from placealg.prover.examine import Candidate, examine
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
 from placealg.simulator import device, execute
@@ -186,6 +190,21 @@ def test_a_parameter_with_two_paths_has_no_ratio_of_one() -> None:
     assert found.mass is None
     assert found.got == "through head.logits: 0; through embedding.tokens: 1/(m*tokens_per_cell)"
     assert "through head.logits" in found.explanation and "embedding.tokens" not in found.explanation
+
+
+def test_two_operands_of_one_op_are_two_paths_by_name() -> None:
+    """An op that reads a parameter twice: where the words tell its paths apart, they name the operands."""
+    def squared(g: Builder, x: str) -> str:
+        weight = g.parameter("layer.weight", "embed")
+        return g.einsum("layer.up", x, weight, weight, to="batch seq embed")
+
+    step = derive(parse_strategy("dp"), language_model("squared", squared))
+    assert prove(step).verdict == PROVED
+    sites = [Site(f"layer.up/{k}", "layer.weight") for k in (1, 2)]
+    alone, [first, second] = Part(sites[0], {}), [Part(site, {}) for site in sites]
+    assert parts.named(first.site, [alone], step.reference) == "layer.up"
+    assert [parts.named(p.site, [first, second], step.reference) for p in (first, second)] == [
+        "layer.up as operand 2", "layer.up as operand 3"]
 
 
 def cut_off(seed: int) -> tuple[str, Step]:

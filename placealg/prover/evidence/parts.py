@@ -114,16 +114,17 @@ def told_parts(of: Sequence[Part], failure: Failure, look: Look, case: Case | No
     """The weights that the parts have in the case of a failure, in words."""
     weights = [failure.update if not k else part.updates.get(case) if case else None for k, part in enumerate(of)]
     said = [got(terms, weighting) if u and (terms := look(u)) is not None else "not known" for u in weights]
-    names = [_named(part.site, of, reference) for part in of]
+    names = [named(part.site, of, reference) for part in of]
     told = dict.fromkeys(zip(names, said, strict=True))
     if len({*said}) == 1:
         return ToldParts(said[0], tuple(names))
-    often = [name for name, _ in told]
-    return ToldParts("; ".join(f"{'some ' if often.count(name) > 1 else ''}through {name}: {text}"
-                               for name, text in told), tuple(names))
+    return ToldParts("; ".join(f"through {name}: {text}" for name, text in told), tuple(names))
 
 
-def _named(site: Site, among: Sequence[Part], reference: Reference) -> str:
-    """A path in words: the op, or whole unit, that uses the parameter; and the loss, if the paths are of several."""
+def named(site: Site, among: Sequence[Part], reference: Reference) -> str:
+    """A path in words: the op, or whole unit, that uses the parameter; its operand, and the loss, if there are more."""
+    op, _, operand = site.use.rpartition("/")
+    several = len({part.site.use for part in among if part.site.use.rpartition("/")[0] == op}) > 1
+    as_operand = f" as operand {int(operand) + 1}" if several and not reference.whole else ""
     of = f" from the loss {site.loss}" if len({part.site.loss for part in among}) > 1 else ""
-    return (unit_of(site.use) if reference.whole else site.use.rpartition("/")[0]) + of
+    return (unit_of(site.use) if reference.whole else op) + as_operand + of

@@ -187,6 +187,10 @@ _CALLED: Mapping[str, str] = {word: name for name, words in (
 ) for word in words.split()}
 
 
+AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
+"""The axes of the catalogue's strategies."""
+
+
 def called(name: str) -> str:
     """The symbol of what is often called so; "" where nothing is.
 

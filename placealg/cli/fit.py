@@ -13,7 +13,7 @@ from placealg.cases.sizes import said_sizes
 from placealg.check.changes import Limits, changes
 from placealg.cli.inputs import foreign, options
 from placealg.cli.output import print_json, print_lines, width
-from placealg.cli.quantities import BYTES, RATES, amount, bandwidths
+from placealg.cli.quantities import BYTES, RATES, amount, bandwidths, device_memory
 from placealg.cli.verdicts import DONE, FAILED
 from placealg.cost.compute import compute
 from placealg.cost.layouts import MOST_SEQUENCES, Layout, layouts, sequences, with_batch
@@ -33,10 +33,10 @@ PRICED = "h100"
 
 def fit_command(chosen: Namespace) -> int:
     """Read the words, settle the sizes, print, and return 0 where it fits, 1 where it does not."""
-    limit = amount(chosen.device_memory, BYTES, "--device-memory")
     rate = amount(chosen.flops, RATES, "--flops") if chosen.flops else None
     speeds = bandwidths(chosen.bandwidth)
     on = _machine(chosen.machine) if chosen.machine else None
+    limit = device_memory(chosen.device_memory, on, "fit")
     rate = on.rates["peak_flops"] if on is not None and rate is None else rate
     margin = read_margin(chosen.reserve, chosen.activation_factor)
     measured = amount(chosen.measured, BYTES, "--measured") if chosen.measured else None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from placealg.cases.sizes import with_axis
 from placealg.errors import InputError
-from placealg.mesh import SYMBOLS, called, meant_size
+from placealg.mesh import AXES, SYMBOLS, called, meant_size
 from placealg.strategy.catalogue import names
 
 SIZE = re.compile(r"[A-Za-z_][\w,]*=")
@@ -19,9 +19,6 @@ SIZE = re.compile(r"[A-Za-z_][\w,]*=")
 _MANY = ("--set", "--bandwidth", "--fix", "--assume")
 _LISTS = ("--set", "--fix")
 _NEXT_SIZE = re.compile(r",(?=[A-Za-z_]\w*=)")
-
-AXES = ("dp", "tp", "pp", "cp", "ep", "dp_shard", "dp_replicate")
-"""The axes of the catalogue's strategies."""
 
 
 def split_sizes(words: Iterable[str]) -> list[str]:

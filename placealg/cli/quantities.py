@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
+from placealg.cost.machines import Machine
 from placealg.errors import InputError
 
 _PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
@@ -37,6 +38,15 @@ def amount(text: str, units: Mapping[str, int], where: str) -> Fraction:
     if not Fraction(number):
         raise InputError(f"'{text}' is not positive", where=where)
     return Fraction(number) * units[unit]
+
+
+def device_memory(said: str | None, on: Machine | None, where: str) -> Fraction:
+    """The bytes of a device: what --device-memory says, or else the machine has."""
+    if said is not None:
+        return amount(said, BYTES, "--device-memory")
+    if on is None or on.memory is None:
+        raise InputError("says no memory of a device: --device-memory 80GB, or --machine h100", where=where)
+    return on.memory
 
 
 def bandwidths(words: Iterable[str]) -> dict[str, Fraction]:

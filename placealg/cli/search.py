@@ -22,7 +22,7 @@ from placealg.cli.cache_folder import cache_folder
 from placealg.cli.fit import read_margin, whole
 from placealg.cli.inputs import style
 from placealg.cli.output import check_file, print_json, print_lines, print_text, width, write_file
-from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount
+from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount, device_memory
 from placealg.cli.search_regions import Ranges, Varied, read_ranges
 from placealg.cli.terminal import INTERRUPTED, told_in_lines, work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
@@ -203,9 +203,7 @@ def read_question(chosen: Namespace) -> Question:
     except InputError as error:
         raise error.at("--set") from None
     on = read_machine(chosen)
-    memory = amount(chosen.device_memory, BYTES, "--device-memory") if chosen.device_memory else on.memory
-    if memory is None:
-        raise InputError("says no memory of a device: --device-memory 80GB", where="search")
+    memory = device_memory(chosen.device_memory, on, "search")
     per_node = whole(chosen.per_node, MOST_DEVICES, "--per-node") if chosen.per_node else on.per_node
     batch, *more = (whole(text, MOST_SEQUENCES, "--batch") for text in chosen.batch.split(","))
     devices = Devices(whole(chosen.devices, MOST_DEVICES, "--devices"), per_node, batch, tuple(more))

@@ -79,7 +79,7 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
 
 def add_fit(parser: ArgumentParser) -> None:
     """Add the options of `fit` beside those of a strategy and a loss."""
-    parser.add_argument("--device-memory", metavar="AMOUNT", required=True, help="of one device: 80GB, 64GiB")
+    parser.add_argument("--device-memory", metavar="AMOUNT", help="of one device: 80GB, 64GiB; the machine's")
     parser.add_argument("--devices", metavar="N", help="the product of all axes; laid out over those without a size")
     parser.add_argument("--batch", metavar="N", help="the sequences of a step, over all microbatches and ranks: m "
                         "follows, or b where m is set; layouts are then compared at the same work")
@@ -91,8 +91,8 @@ def add_fit(parser: ArgumentParser) -> None:
     parser.add_argument("--by", choices=("peak", "total"), default="peak", metavar="peak|total",
                         help="what is held against the memory: the largest moment, or the sum of the parts")
     parser.add_argument("--flops", metavar="RATE", help="of one device: 400TFLOPS")
-    parser.add_argument("--machine", metavar="NAME", help="whose rates bound the time of a step: h100 and its kind; "
-                        "axes fill its nodes from the innermost")
+    parser.add_argument("--machine", metavar="NAME", help="whose memory it is, and whose rates bound the time of a "
+                        "step: h100 and its kind; axes fill its nodes from the innermost")
     parser.add_argument("--bandwidth", action="append", default=[], metavar="AXES=RATE",
                         help="what a device sends over a set of axes: --bandwidth dp=50GB/s tp=450GB/s")
     parser.add_argument("--gib", action="store_true", help="values in GiB rather than GB")

@@ -11,7 +11,7 @@ from typing import Any
 from placealg.arith import parse
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
-from placealg.mesh import SYMBOLS
+from placealg.mesh import AXES, SYMBOLS, called
 from placealg.strategy.expression import file_factors, parse_strategy
 from placealg.strategy.kinds import FLAG, TEXT, Kind, Schema, by_name, choice, placed, whole
 from placealg.strategy.kinds import Path as KeyPath
@@ -313,6 +313,11 @@ def _base(text: str, positions: Positions, chain: tuple[Path, ...]) -> Strategy:
 
 def _check_top(key: str, value: Any) -> None:
     if key not in TOP and key not in SCHEMA:
+        said = value if isinstance(value, dict) else {key: value}
+        sizes = {called(name) or name: size for name, size in said.items() if isinstance(size, int)}
+        if sizes and len(sizes) == len(said) and set(sizes) <= {*SYMBOLS, *AXES}:
+            raise InputError(f"'{key}': sizes are not said in a strategy file, but with --set "
+                             f"{' '.join(f'{name}={size}' for name, size in sizes.items())}; degrees also by [mesh]")
         valid = (*SCHEMA, *TOP)
         raise InputError(f"unknown table [{key}]" if isinstance(value, dict) else f"unknown key '{key}'", name=key,
                          valid=valid)

@@ -19,6 +19,7 @@ from placealg.cost.compute import compute, value_of
 from placealg.cost.curve import curve
 from placealg.cost.formula import Formula
 from placealg.cost.layouts import factorizations, layouts, with_batch
+from placealg.cost.machines import machine
 from placealg.cost.memory import memory
 from placealg.cost.peak_parts import MOMENT, attained, moment
 from placealg.cost.sizing import Fit, Margin, degree, dividing, fit, stages
@@ -494,12 +495,14 @@ def test_a_machine_bounds_every_part(placealg: Run) -> None:
     assert set(parts) == {"compute", "card", "links", "memory"}
     one_node = placealg(*words[:-3], "dp=1", "tp=8", "--machine", "h100", "--format", "json")
     assert json.loads(one_node.out)["compute"]["lower_bound"]["of"]["card"] == 0
+    own = json.loads(placealg(*words[:4], *words[6:], "h100", "--format", "json").out)
+    assert own["stages"][0]["memory"] == int(machine("h100").memory or 0)
     wrong = placealg(*words, "h10")
     assert wrong.code == 2 and "--machine: no machine is called 'h10'" in wrong.err
 
 
 @pytest.mark.parametrize(("words", "says"), [
-    (["zero3"], "missing --device-memory"),
+    (["zero3"], "fit: says no memory of a device: --device-memory 80GB, or --machine h100"),
     (["zero3", "--device-memory", "80"], "--device-memory: '80' has no unit"),
     (["zero3", "--device-memory", "80GB"], "what is held depends on Psi, Psi_unit"),
     (["hsdp", "--device-memory", "80GB", "--set", "Psi=100", "Psi_unit=1"], "say how many --devices"),

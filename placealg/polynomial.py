@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from math import comb, lcm
 
-from placealg.arith import FUNCTIONS, ONE, Monomial, parse
+from placealg.arith import FUNCTIONS, ONE, Expr, Monomial, parse
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 
@@ -121,10 +121,7 @@ class Polynomial:
         >>> Polynomial.read("(h + 2)*m/dp"), Polynomial.read("Max(p - 1, 0)*m", {"p": Polynomial.name("pp")})
         (h*m/dp + 2*m/dp, Max(0, pp - 1)*m)
         """
-        found = parse(text).fold(Polynomial.number, lambda n: names.get(n) or Polynomial.name(n),
-                                 {function: partial(_function, function) for function in FUNCTIONS})
-        assert isinstance(found, Polynomial)
-        return found
+        return _folded(parse(text), names) if names else _read(text)
 
     def times(self, factor: Monomial) -> Polynomial:
         """The sum with every term multiplied."""
@@ -252,6 +249,18 @@ class Plain:
         """The exact value; a denominator that is 0 is a ZeroDivisionError."""
         known = completed(self.calls, sizes)
         return self.numerator.evaluate(known) / self.denominator.evaluate(known)
+
+
+@lru_cache(4096)
+def _read(text: str) -> Polynomial:
+    return _folded(parse(text), FrozenMap())
+
+
+def _folded(text: Expr, names: Mapping[str, Polynomial]) -> Polynomial:
+    found = text.fold(Polynomial.number, lambda n: names.get(n) or Polynomial.name(n),
+                      {function: partial(_function, function) for function in FUNCTIONS})
+    assert isinstance(found, Polynomial)
+    return found
 
 
 def _function(function: str, *arguments: Polynomial) -> Polynomial:

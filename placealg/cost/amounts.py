@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import sympy
@@ -157,7 +157,7 @@ class Amounts:
 
     def element(self, group: Group, name: str) -> Polynomial:
         """Bytes per element as a sum of monomials; see `size`."""
-        return Polynomial.read(name, {n: Polynomial.read(t) for n, t in group.types.items()})
+        return _element(name, group.types)
 
     def linear(self, tally: Tally) -> dict[Part, Any]:
         """The coefficients of a tally of buffers: sizes over shares, summed."""
@@ -344,6 +344,11 @@ def _bytes(size: str, group: Group) -> Monomial:
     if set(names) <= set(group.types):
         return Monomial.number(parse(size).evaluate({n: parse(group.types[n]).evaluate({}) for n in names}))
     return Monomial.of(size)
+
+
+@lru_cache(4096)
+def _element(size: str, types: FrozenMap[str, str]) -> Polynomial:
+    return Polynomial.read(size, {n: Polynomial.read(t) for n, t in types.items()})
 
 
 def devices(axes: Iterable[str]) -> Any:

@@ -340,7 +340,7 @@ class Machine:
         """
         alone = bool(event.group and self.stages and self.stages.ranks > 1 and not self.stages.tied(event.group)
                      and self.stages.pipeline.axis in event.axes)
-        for team in self._teams_of(event):
+        for team in self.together(event):
             for element in self.elements(event):
                 if not self._has(event, next(iter(team.values())), element):
                     continue
@@ -352,7 +352,8 @@ class Machine:
                 if entering:
                     yield element, team
 
-    def _teams_of(self, event: Event) -> tuple[Team, ...]:
+    def together(self, event: Event) -> tuple[Team, ...]:
+        """The ranks that differ along the event's axes alone, each by its place there."""
         key = event.axes, self._stages(event)
         if key not in self._teams:
             inside = {self.axes[a] for a in event.axes}

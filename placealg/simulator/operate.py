@@ -359,15 +359,17 @@ def _team(m: Machine, e: Event, ranks: Sequence[int]) -> Team:
 def _redistribute(m: Machine, e: Event) -> None:
     if e.verb not in REDISTRIBUTE:
         raise InputError(f"{e.path}: {e.verb} does not apply to a tensor", name=e.verb, valid=REDISTRIBUTE)
-    teams = [[rank] for rank in m.acting(e) if m.chosen(e, rank)] if e.verb in LOCAL else [
-        list(team.values()) for _, team in m.teams(e)]
+    teams = m.together(e) if e.verb in LOCAL else [team for _, team in m.teams(e)]
     name = _at(m, e, e.tensor)
-    for ranks in teams:
-        if e.on_gradient and not any(m.stores[rank].contributions(name, e.version) for rank in ranks):
+    for ranks in (list(team.values()) for team in teams):
+        adding = [rank for rank in ranks if not e.on_gradient or m.stores[rank].contributions(name, e.version)]
+        if not adding:
             continue  # 0 stays 0
         boxes: Boxes = [gradient(m, rank, name, e.version) if e.on_gradient else _read(m, e, rank, e.tensor, e.version)
                         for rank in ranks]
         for rank, box in zip(ranks, REDISTRIBUTE[e.verb](_team(m, e, ranks), boxes), strict=True):
+            if e.verb in LOCAL and not (rank in adding and m.chosen(e, rank)):
+                continue
             if e.on_gradient:
                 m.stores[rank].replace(name, e.version, box)
             else:

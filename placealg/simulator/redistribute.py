@@ -168,12 +168,14 @@ def _kept(team: Team, boxes: Boxes, dim: str) -> Boxes:
 
 
 def _pad(team: Team, boxes: Boxes) -> Boxes:
+    """Every member holds what all of them have of the dim, 0 where another one owns it."""
     dim, found = team.dim(team.event.source), list[Box | None]()
+    everyone = union(box for box in boxes if box is not None)
     for member, box in enumerate(boxes):
         if box is not None:
             _has(team, box.dims, dim)
             own = box.cut({dim: team.owned(member, dim, box.extent[dim])})
-            extent = {**box.extent, **team.space.extent((dim,), team.sequences)}
+            extent = {**box.extent, dim: everyone[dim]}
             numbers = np.zeros([len(at) for at in extent.values()], element_type())
             place(numbers, extent, own)
             box = Box(extent, numbers)

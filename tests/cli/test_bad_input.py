@@ -82,8 +82,8 @@ def one_line(error: InputError) -> str:
     # keys and tables
     ("bse = 'zero3'", "s.toml:1: unknown key 'bse'; did you mean 'base'?"),
     (MESH + "[stats]\n", "s.toml:5: unknown table [stats]; did you mean 'states'?"),
-    (MESH + "[sizes]\ndp = 8\nseq_len = 4096\n", "s.toml:5: 'sizes': sizes are not said in a strategy file, but with --set "
-     "dp=8 s=4096; degrees also by [mesh]"),
+    (MESH + "[sizes]\ndp = 8\nseq_len = 4096\n", "s.toml:5: 'sizes': sizes are not said in a strategy file, "
+     "but with --set dp=8 s=4096; degrees also by [mesh]"),
     ("s = 8", "s.toml:1: 's': sizes are not said in a strategy file, but with --set s=8"),
     (MESH + "[sizes]\ndp = 8\nspeed = 4\n", "s.toml:5: unknown table [sizes]"),
     (MESH + "[states]\nparams = {}", "s.toml:6: unknown key 'params' in [states]"),

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 import random_fields
 from predicting import predicting, small
-from random_dims import Sample, agreed, edited, judged, programs
+from random_dims import Sample, agreed, edited, judged, on_each, programs
 
 from placealg.check.prove import prove
 from placealg.errors import InputError
 from placealg.models.model import Model
+from placealg.models.transformer import gpt
 from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.step.derive import derive
 from placealg.step.event_fields import FIELDS
 from placealg.step.pipeline import ORDERS
+from placealg.strategy.expression import parse_strategy
 
 EACH = 12
 BRIEF, SLOW = 3, max(1, int(os.environ.get("PLACEALG_RANDOM_RUNS", "100")) // 2)
@@ -54,6 +58,19 @@ def changed(number: int, each: int = EACH) -> Counter[str]:
 
 def test_derived_programs_are_proved_and_right() -> None:
     derived(0, BRIEF)
+
+
+def test_programs_whose_ops_each_rank_runs_whole_are_proved_and_right() -> None:
+    derived(2, drawn=islice(on_each(2), 1, 2))
+    said = parse_strategy("tp_sp*cp")
+    cut = said.dims.plus({"tp": ("embedding.positions.each", *said.dims["tp"])})  # of what cp splits tp cuts a part
+    derived(0, drawn=[Sample(derive(replace(said, dims=cut), gpt()), "tp_sp*cp")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(SLOW))
+def test_many_programs_whose_ops_each_rank_runs_whole_are_proved_and_right(number: int) -> None:
+    derived(number, drawn=islice(on_each(number), EACH))
 
 
 def test_prover_and_simulator_agree_on_edited_programs() -> None:

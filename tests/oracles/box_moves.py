@@ -115,10 +115,11 @@ def _ring(layout: Layout, event: Event, team: list[Rank], boxes: Held) -> Held:
 
 def _pad(layout: Layout, event: Event, team: list[Rank], boxes: Held) -> Held:
     dim, found = _dim(event.source), Held()
+    anyone = [k for k in layout.whole[dim] if any(box is not None and k in box.extent[dim] for box in boxes)]
     for rank, box in zip(team, boxes, strict=True):
         if box is not None:
             own = box.cut({dim: layout.owned(event.axes, rank, dim)})
-            box = Box.made({**box.extent, dim: layout.whole[dim]},
+            box = Box.made({**box.extent, dim: tuple(anyone)},
                            lambda p, own=own: own.at(p) if p[dim] in own.extent[dim] else {})  # type: ignore[misc]
         found.append(box)
     return found

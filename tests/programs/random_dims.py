@@ -24,7 +24,7 @@ from placealg.step.pipeline import TURNS, spread
 from placealg.step.program import LOOPED, Event, Step
 from placealg.step.recompute import POLICIES
 from placealg.strategy.spec import Strategy, strategy_on
-from placealg.strategy.vocabulary import IN_A_V
+from placealg.strategy.vocabulary import EACH, IN_A_V
 
 AXES = ("a1", "a2", "a3")
 GROUPED = {"vocab": "V", "embed": "h", "kv": "kv", "group": "a/kv", "head_dim": "h/a", "ffn": "f"}
@@ -258,6 +258,21 @@ def programs(seed: int, models: Mapping[str, Model] = MODELS) -> Iterator[Sample
         strategy, story = declared(draw, draw.choice(list(models.values())))
         try:
             yield Sample(derive(strategy, models[story.rpartition(" on ")[2]]), story)
+        except InputError:
+            continue
+
+
+def on_each(seed: int, models: Mapping[str, Model] = MODELS) -> Iterator[Sample]:
+    """Derived programs of which some ops are run whole by each rank of an axis, on its own part of the gradient."""
+    draw = Random(seed)
+    while True:
+        strategy, story = declared(draw, draw.choice(list(models.values())))
+        model = models[story.rpartition(" on ")[2]]
+        axis = draw.choice(strategy.mesh.names)
+        entries = [f"{op.output}.{EACH}" for op in draw.sample(model.graph.ops, draw.randint(1, 2))]
+        dims = strategy.dims.plus({axis: (*entries, *strategy.dims[axis])})
+        try:
+            yield Sample(derive(replace(strategy, dims=dims), model), f"{entries} first on {axis}, {story}")
         except InputError:
             continue
 

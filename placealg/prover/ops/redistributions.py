@@ -130,10 +130,13 @@ def _slice(tensors: Tensors, event: Event) -> None:
 
 
 def _pad(tensors: Tensors, event: Event) -> None:
-    """The whole dim is held, 0 where a rank does not own it; garbage if the dim is also split in another way."""
+    """What the ranks along the axes have of the dim is held, 0 where a rank does not own it.
+
+    Along other axes it stays split. It is garbage if ranks have parts of their own.
+    """
     held, dim = tensors.here(event), dim_named(event.source)
     split = frozenset((a, p) for a, p in paths.mask_of(held) if dim_of(p) == dim)
-    if split <= {(a, at(dim)) for a in event.axes}:
+    if all(p == at(dim) for _, p in split):
         tensors.put(event, paths.padded(held, event.axes, dim))
     else:
         tensors.put(event, paths.undefined(paths.mask_of(held) - split))

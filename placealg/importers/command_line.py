@@ -136,8 +136,10 @@ def devices(launch: Launch, environment: Mapping[str, Any]) -> int | None:
     """The number of devices that a launcher starts, or that Slurm gives; None where neither says it."""
     words, _ = flags_of(launch.launcher)
     counts = {name: _count(words.get(name)) for name in WORLD}
-    for short, name in (("n", "np"), ("N", "nodes")):
-        counts[name] = counts[name] or _count(words.get(short))
+    slurm = any(Path(w).name == "srun" for w in launch.launcher)
+    for short, name in (("n", "ntasks" if slurm else "np"), ("N", "nodes")):
+        joined = next((w[2:] for w in launch.launcher if re.fullmatch(rf"-{short}[0-9]+", w)), None)
+        counts[name] = counts[name] or _count(words.get(short, joined))
     each = counts["nproc-per-node"] or counts["num-gpus"]
     if counts["num-processes"]:
         return counts["num-processes"]
@@ -149,9 +151,9 @@ def devices(launch: Launch, environment: Mapping[str, Any]) -> int | None:
         return None
     if counts["np"] and any("mpi" in w for w in launch.launcher):
         return counts["np"]
-    nodes, tasks = counts["nodes"], counts["ntasks-per-node"]
-    if any(Path(w).name == "srun" for w in launch.launcher) and nodes and tasks:
-        return nodes * tasks
+    nodes, tasks = counts["nodes"] or _count(environment.get("SLURM_NNODES")), counts["ntasks-per-node"]
+    if slurm and (counts["ntasks"] or (nodes and tasks)):
+        return counts["ntasks"] or (nodes or 0) * (tasks or 0)
     return slurm_devices(environment)
 
 
@@ -165,7 +167,7 @@ def slurm_devices(environment: Mapping[str, Any]) -> int | None:
 
 
 def _count(value: Any) -> int | None:
-    text = value[-1] if isinstance(value, list) and value else value
+    text = value[0] if isinstance(value, list) and value else value  # what follows is the command that is launched
     text = re.sub(r"\Agpu:(?:\w+:)?", "", str(text)) if text is not None and text is not True else ""
     return int(text) if re.fullmatch(r"[0-9]{1,7}", text) and int(text) > 0 else None
 

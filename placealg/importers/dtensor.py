@@ -8,6 +8,15 @@ from typing import NamedTuple
 
 from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
+from placealg.importers.dtensor_calls import (
+    Calls,
+    calls_of,
+    read_mesh,
+    read_recompute,
+    read_sharding,
+    read_types,
+    said_in,
+)
 from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.python_text import parse_python
 from placealg.importers.reading import Options, Reading, refusal
@@ -22,7 +31,6 @@ class Entry(NamedTuple):
 
 
 STYLES = ("colwise", "rowwise", "sequence", "prepare")
-SHARDING = ("fully_shard", "apply_fsdp", "FSDP", "FullyShardedDataParallel")
 
 
 def read_dtensor(document: Document, options: Options) -> Reading:
@@ -44,12 +52,15 @@ def read_dtensor(document: Document, options: Options) -> Reading:
         raise refusal(f"{len(plans)} plans, in {', '.join(list(plans)[:4])}", document.file,
                       f"--function {next(iter(plans))} takes one")
     (function, plan), = plans.items()
-    flat = Document(document.file, {k: e.style for k, e in plan.items()}, {(k,): e.line for k, e in plan.items()},
+    calls = calls_of(tree)
+    beside = said_in(calls)
+    styles = {k: e.style for k, e in plan.items()}
+    flat = Document(document.file, {**{k: text for k, (_, text) in beside.items()}, **styles},
+                    {**{(k,): line for k, (line, _) in beside.items()}, **{(k,): e.line for k, e in plan.items()}},
                     document.text)
     draft = Draft("dtensor", flat, options)
     draft.said.path = lambda key: (key,)  # type: ignore[method-assign]  # names of modules hold dots
-    calls = {ast.unparse(n.func).rpartition(".")[2] for n in ast.walk(tree) if isinstance(n, ast.Call)}
-    _place(draft, function, bool(calls & set(SHARDING)), {key: entry.output for key, entry in plan.items()})
+    _place(draft, function, calls, {key: entry.output for key, entry in plan.items()})
     return draft.reading()
 
 
@@ -71,9 +82,10 @@ def _plan(function: ast.AST) -> dict[str, Entry]:
     return found
 
 
-def _place(draft: Draft, function: str, sharded: bool, left: Mapping[str, str]) -> None:
+def _place(draft: Draft, function: str, calls: Calls, left: Mapping[str, str]) -> None:
     """The axes; results are `left` in layouts that the plan gives in words."""
-    said, plan = draft.said, draft.said.document.data
+    said = draft.said
+    plan = {key: draft.said.document.data[key] for key in left}
     last = {key: key.rpartition(".")[2] for key in plan}
 
     def of(names: tuple[str, ...], style: str) -> list[str]:
@@ -108,18 +120,18 @@ def _place(draft: Draft, function: str, sharded: bool, left: Mapping[str, str]) 
         dims = [GATHERED_LOGITS, *dims] if gathered else dims
     for key in sequence:
         said.read(key, "split along seq between the products")
-    draft.parts.axis("zero3" if sharded else "dp")
-    said.follows("fully_shard" if sharded else "data", "zero3 over dp" if sharded else "dp: nothing in the file "
-                                                                                       "shards")
-    draft.parts.axis("tp_sp_keep" if sequence else "tp")
+    sizes = read_mesh(draft, calls)
+    read_sharding(draft, calls, sizes)
+    draft.parts.axis("tp_sp_keep" if sequence else "tp", sizes.get("tp"))
     usual = ["loss.none", "heads", "ffn", "vocab", "seq"]
     if dims != usual or not sequence:
         draft.parts.say("dims", "tp", dims)
     for key in plan:
         if not said.accounted(_path(key)):
             said.inactive(key, "how inputs are laid out for what follows")
-    said.unsaid("degrees", "the job that calls it decides: dp and tp stay symbolic")
-    for key in ("gradient_accumulation_steps", "[types]", "recompute", "loss"):
+    read_types(draft, calls)
+    read_recompute(draft, calls)
+    for key in ("gradient_accumulation_steps", "loss"):
         said.unsaid(key, "the job that calls it decides")
     said.unsaid("model", f"{function} takes any model with these names", "--model")
 

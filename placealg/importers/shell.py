@@ -43,14 +43,18 @@ def follow(text: str, file: str, environment: dict[str, str], arguments: tuple[s
 
 def sbatch(text: str) -> dict[str, str]:
     """The variables that Slurm sets from the #SBATCH lines of a script."""
-    found: dict[str, str] = {}
-    pattern = r"^#SBATCH\s+(?:.*\s)?(?:--([\w-]+)[ =]([\w:.]+)|-([Nn])\s*([0-9]+))"
-    for match in re.finditer(pattern, text, re.MULTILINE):
-        line = match[0]
-        for name, value in re.findall(r"--([\w-]+)[ =]([\w:.]+)", line):
-            found[name] = value
-        for name, value in re.findall(r"\s-([Nn])[ =]*([0-9]+)", line):
-            found["nodes" if name == "N" else "ntasks"] = value
+    return slurm_variables("\n".join(re.findall(r"^#SBATCH\s+(.*)", text, re.MULTILINE)))
+
+
+def slurm_variables(options: str) -> dict[str, str]:
+    """The variables that Slurm sets from options of sbatch or srun.
+
+    >>> slurm_variables("--nodes=4 --gpus-per-node 8")["SLURM_NNODES"]
+    '4'
+    """
+    found = dict(re.findall(r"--([\w-]+)[ =]([\w:.]+)", options))
+    for name, value in re.findall(r"(?:\A|\s)-([Nn])[ =]*([0-9]+)", options):
+        found["nodes" if name == "N" else "ntasks"] = value
     names = {"nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
              "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
              "gpus-per-node": ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"),
@@ -217,6 +221,8 @@ class _ScriptRun(Words):
         for at, word in enumerate(fields):
             inner = fields[at + 1] if at + 1 < len(fields) else ""
             if word in ("-c", "-lc", "-ec", "-xc") and at and fields[at - 1] in SHELLS and self.depth < 20:
+                if fields[0].rpartition("/")[2] == "srun":
+                    self.script.variables.update(slurm_variables(" ".join(fields[1:at - 1])))
                 self.inner(inner, certain)
                 return
         if body and fields[0] in (*SHELLS, "sbatch", "srun") and self.depth < 20:

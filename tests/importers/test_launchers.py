@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from placealg.errors import InputError
-from placealg.importers.read import read, read_words
+from placealg.importers.read import read, read_words, reading_of
 from placealg.importers.reading import Options, Reading
 
 TRAINERS: dict[str, dict[str, Any]] = {
@@ -202,3 +202,24 @@ def test_an_unknown_key_of_the_section_that_holds_is_told(tmp_path: Path) -> Non
     found = read(path)
     assert "fsdp_config.fsdp_new_policy" in {item.key for item in found.approximated}
     assert not any("zero_new" in item.key for item in found.approximated)
+
+
+MEGATRON = ("--tensor-model-parallel-size 2 --num-layers 24 --hidden-size 1024 --num-attention-heads 16 "
+            "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 64 --bf16 "
+            "--vocab-size 50257")
+SLURM = (("srun --nodes {n} --ntasks-per-node {k} python", True),
+         ("srun -N {n} --ntasks-per-node={k} python3 -u", True),
+         ("srun -N{n} -n{all} python", True), ("srun --ntasks={all} --gpus-per-node={k} python", True),
+         ("srun -n {all} python -u", True), ("srun --nodes {n} --gpus-per-node {k} bash -c 'python", True),
+         ("srun -N{n} --gpus-per-node={k} sh -c 'torchrun --nnodes {n} --nproc_per_node $SLURM_GPUS_ON_NODE", True),
+         ("srun -N {n} torchrun --nnodes {n} --nproc_per_node {k}", True), ("srun python", False))
+
+
+@pytest.mark.parametrize(("launcher", "known"), SLURM)
+def test_srun_says_how_many_ranks_there_are(launcher: str, known: bool) -> None:
+    draw = Random(launcher)
+    nodes, each = draw.choice([2, 4]), draw.choice([4, 8])
+    line = launcher.format(n=nodes, k=each, all=nodes * each)
+    text = f"#!/bin/bash\n{line} pretrain_gpt.py {MEGATRON}{chr(39) if chr(39) in line else ''}\n"
+    sizes = reading_of(text, "job.sh", Options()).strategy.mesh.sizes()
+    assert sizes == ({"dp": nodes * each // 2, "tp": 2} if known else {"tp": 2})

@@ -106,14 +106,13 @@ class Instructions:
         self.copies: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
         self.disk: dict[tuple[str, str], Cell] = {}
         self.squares: dict[str, Cell] = {}
+        self.counted_at: dict[str, Mapping[str, str]] = {}
         self.coefficient: Cell | None = None
         self.norm: Cell | None = None
         self.factor: dict[str, int] = {}
         self.looping = False
         self.counts = 0
         self.count: Cell | None = None
-        self.labels = {(e.value, k): v.label for e in step.events if e.on_tensor and e.verb == "compute"
-                       and not e.on_gradient for k, v in enumerate(e.operands)}
 
     def looped(self, name: str) -> str:
         """The unit in whose instances a tensor is made; "" if there is one."""

@@ -22,6 +22,10 @@ ROTATED = "'"
 """The name of a rotated dim ends so: it is summed over under one name, and stands in the result under the other."""
 
 
+WIDTH = "width"
+"""The dim along which tokens hold numbers, where nothing is known of units."""
+
+
 class Maker(Protocol[V]):
     """What makes values: each method is an op of the language; dims and factors are given by name."""
 
@@ -93,11 +97,27 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         return _flash(make, graph, op, args, dims, out)
     if family == "cross_entropy":
         return _cross_entropy(make, op, args)
+    if op.kind == "unit":
+        return {"": make.row(f"unit {op.output}", _read_whole(out, dims), [*args, make.stream()])}
     raise Outside("", f"{op.output} is a {op.kind}: not in the kernel of ops")
 
 
 PRINTED = ("flash", "flash_rope", within("flash"), within("flash_rope"))
 """The kinds of attention in one op that are printed."""
+
+
+def _read_whole(out: tuple[str, ...], dims: list[tuple[str, ...]]) -> list[str]:
+    """What a unit of which nothing is known reads whole: its parameters, and of each token whatever it holds."""
+    return [WIDTH, *_beside(out, *dims)]
+
+
+def _of_unit(make: Maker[V], op: Op, operand: int, args: list[V], arriving: V, dims: list[tuple[str, ...]],
+             out: tuple[str, ...]) -> V:
+    """What an operand of a unit gets: its Jacobian, a function of whatever the unit reads, times what arrives."""
+    jacobian = make.row(f"jacobian {operand} of {op.output}", _read_whole(out, dims), args)
+    if operand:
+        return make.einsum([jacobian, arriving], [WIDTH, *_beside(dims[operand], out)])
+    return make.rename({WIDTH + ROTATED: WIDTH}, make.einsum([jacobian, arriving], [WIDTH]))
 
 
 def _rotated(make: Maker[V], dim: str, inverse: str, arg: V, positions: list[V]) -> V:
@@ -157,7 +177,9 @@ def backward(make: Maker[V], graph: Graph, op: Op, operand: int, arriving: V, re
         return make.einsum([arriving, chosen], _beside(target, out))
     if step.kind == "rope":
         return _rotated(make, op.over[0], "back", arriving, [read(k) for k in others])
-    if step.kind == "vjp" and op.kind != "unit":
+    if op.kind == "unit":
+        return _of_unit(make, op, operand, [*map(read, range(len(op.inputs))), make.stream()], arriving, dims, out)
+    if step.kind == "vjp":
         return _steps(make, op, step.steps, arriving, dims, out, read, of)
     raise Outside("", f"the backward of {op.output} is a {step.kind}: not in the kernel of ops")
 

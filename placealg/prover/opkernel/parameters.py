@@ -21,7 +21,7 @@ from placealg.prover.opkernel.program import (
     Slot,
     Zero,
 )
-from placealg.prover.opkernel.single import UPDATED, matrices, per_unit
+from placealg.prover.opkernel.single import NOTHING, UPDATED, matrices, per_unit
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.prover.opkernel.tensors import Tensors
 from placealg.step.event import Event, Group
@@ -150,6 +150,7 @@ class Parameters(Tensors):
         elif verb == "norm":
             part = self.owned(e.where, name, self.state("grad_sum", source, name))
             self.squares[name] = self.einsum([part, part], self.graph.tensors[name].dims)
+            self.counted_at.setdefault(name, part.split)
         elif verb == "clip" and value == "grad_sum":
             self.copies[state] = (self.einsum([self.state(*state), self.clipped()], ()),)
         elif verb == "update" and value == "master" and not e.source:
@@ -216,15 +217,13 @@ class Parameters(Tensors):
         """The squares of all parameters added up, those of instances one after the other."""
         self.flush()
         before, self.scope = self.scope, ""
-        total: Cell | None = None
+        total = Cell(self.slot("no norm"), None, {})
         for unit, names in per_unit(self.reference).items():
             self.begin("norm", unit)
             squares = [self.squares.get(n) or Cell(self.slot("no square", n), None, {}) for n in names]
             if not unit:
-                total = self.add(squares) if squares else None
+                total = self.add(squares) if squares else self.of_nothing()
                 continue
-            if total is None:
-                raise Outside("", "every parameter is of a repeated unit: not in the kernel of ops")
             number = self.alone.entering[unit][2]
             carried = self.slot("norm handed on", unit)
             self.handed(total, Pair(number, "First"), carried)
@@ -234,9 +233,16 @@ class Parameters(Tensors):
             self.handed(self.add([here, *squares]), Pair(number, "Next"), carried)
             self.loop(unit, False, [Pair(number_of(carried), number)])
             total = Cell(carried, Pair(number, Last(self.symbols.unit(unit))), total.split)
-        assert total is not None
         self.scope = before
         return total
+
+    def of_nothing(self) -> Cell:
+        """What a sum of squares begins with where every parameter is of a repeated unit: a part, as theirs are."""
+        first = next(name for names in per_unit(self.reference).values() for name in names)
+        part = self.row(NOTHING, (), [])
+        for axis, way in self.counted_at.get(first, {}).items():
+            part = self.sent("slice", (axis,), "", way, part)
+        return self.einsum([part], self.graph.tensors[first].dims)
 
     def clipped(self) -> Cell:
         """What gradients are clipped by."""

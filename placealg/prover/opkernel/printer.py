@@ -32,12 +32,13 @@ from placealg.prover.opkernel.program import (
 from placealg.prover.opkernel.single import COUNTERS, TOKENS, targets
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event
+from placealg.step.lower import lowered
 from placealg.step.program import EventLoop, Node, Step
 
 
 def printed(step: Step) -> Program:
     """A step as a program of ops beside its single device; raises Outside."""
-    return _Printer(step).program()
+    return _Printer(lowered(step)).program()
 
 
 class _Printer(Parameters):
@@ -50,6 +51,9 @@ class _Printer(Parameters):
         if loop is None or len(events) != len(node.body):
             raise Outside(node.name, "a loop in a loop: not in the kernel of ops")
         self.prepare(events)
+        entering_data = [e for e in events if e.verb == "slice" and e.tensor in self.alone.data]
+        for self.event in entering_data:  # the same in each instance: what enters the first is there before the loop
+            self.on_event(self.event)
         assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
         if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
             raise Outside(assigns[0].path, "it is handed on twice, or the other way: not in the kernel of ops")
@@ -69,7 +73,7 @@ class _Printer(Parameters):
         self.scope = node.name
         if handing is not None and node.reverse:
             self.grads[node.name, loop.last, ""] = [Cell(slot, Pair(entering, "Next"), first.split)]
-        for e in events:
+        for e in (e for e in events if e not in entering_data):
             self.event = e
             if e is not handing:
                 self.on_event(e)

@@ -46,8 +46,8 @@ Reader = tuple[str, int]
 Together = Mapping[str, tuple[frozenset[Reader], ...]]
 """Tensor -> sets of its readers whose gradients are added first."""
 
-WEIGHT, INVERSE = "weight of a token", "inverse"
-"""Functions: whether a token counts, by its target, and one over a count."""
+WEIGHT, INVERSE, NOTHING = "weight of a token", "inverse", "nothing"
+"""Functions: whether a token counts, by its target; one over a count; and what stands for the squares of no parameter."""
 
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
@@ -248,11 +248,10 @@ def alone(reference: Reference, symbols: Symbols, together: Together = MappingPr
 def _check(reference: Reference) -> None:
     graph = reference.graph
     for wrong, told in (
-        (graph.whole, "units run whole"),
         (bool(graph.beside), "a unit is handed several tensors"),
         (reference.losses != ("loss",), "further losses"),
-        (not graph.whole and graph.ops[-1].kind != "sum", "a loss that is no sum"),
-        (not counted_alike(reference) and reference.weighting != "sum" and not graph.whole and not targets(graph),
+        (graph.ops[-1].kind != "sum", "a loss that is no sum"),
+        (not counted_alike(reference) and reference.weighting != "sum" and not targets(graph),
          "a count of what is no token's loss"),
         (bool(terms(graph)) and not counted_alike(reference), "further terms of the loss, and counts of tokens"),
         (reference.weighting not in ("token_mean", "sum") and not counted_alike(reference),
@@ -330,6 +329,8 @@ def _backward(device: _Device) -> None:
 def targets(graph: Graph) -> str:
     """What tells the tokens that count from the others: the targets of a loss that is a sum over tokens, else ""."""
     of = graph.producer(graph.ops[-1].inputs[0])
+    if of is not None and of.kind == "unit":
+        return next(name for name, tensor in graph.tensors.items() if tensor.kind == "data")
     return of.inputs[1] if of is not None and of.row.family == "cross_entropy" else ""
 
 
@@ -399,18 +400,17 @@ def _gradients(device: _Device, names: Mapping[str, list[str]]) -> dict[str, dic
 
 def _coefficient(device: _Device, gradients: Mapping[str, Mapping[str, Pair]]) -> Pair:
     """What gradients are clipped by: a function of the sum of the squares of all of them."""
-    total: Pair | None = None
+    total = Pair(Number(0), "First")
     for unit, of_unit in gradients.items():
         device.stretch(unit)
         squares = [device.einsum([g, g], device.graph.tensors[name].dims) for name, g in of_unit.items()]
         if not unit:
-            total = device.add(squares) if squares else None
+            first = next(name for names in gradients.values() for name in names)
+            total = device.add(squares) if squares else device.einsum(
+                [device.row(NOTHING, (), [])], device.graph.tensors[first].dims)
             continue
-        if total is None:
-            raise Outside("", "every parameter is of a repeated unit: not in the kernel of ops")
         number = device.entering[unit][2]
         device.hand(number, "Next", device.add([Pair(number, "This"), *squares]), before=total)
         total = Pair(number, Last(device.symbols.unit(unit)))
     device.stretch("")
-    assert total is not None
     return device.row("clip", (), [total])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from placealg.models.graph import Graph
-from placealg.prover.opkernel.network import ROTATED
+from placealg.prover.opkernel.network import ROTATED, WIDTH
 from placealg.prover.opkernel.program import Pair, Powers
 
 ROOT = "rank 0"
@@ -23,12 +23,14 @@ class Symbols:
         self.atoms: dict[str, int] = {}
         self.units: dict[str, int] = {}
         dims = [d for t in graph.tensors.values() for d in t.dims]
-        turned = [d + ROTATED for op in graph.ops if op.kind == "rope" for d in op.over]
+        rotated = {d: d + ROTATED for op in graph.ops if op.kind in ("rope", "unit") for d in op.over or (WIDTH,)}
+        dims += [d for d in rotated if d not in dims]
+        turned = list(rotated.values())
         self.ways = {name: k for k, name in enumerate(dict.fromkeys([*dims, *turned, ROOT, *ways]))}
         self.like = {d: d for d in self.ways}
         for op in graph.ops:
             self.like.update((new, self.like[old]) for old, new in op.rename.items())
-            self.like.update((d + ROTATED, self.like[d]) for d in op.over if op.kind == "rope")
+        self.like.update((turned, self.like[d]) for d, turned in rotated.items())
         self.touch = {ROOT: tuple(dict.fromkeys([*dims, *turned])), **ways}
 
     def dims(self, names: Iterable[str]) -> tuple[int, ...]:

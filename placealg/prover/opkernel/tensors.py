@@ -66,8 +66,13 @@ class Tensors(Instructions):
             not label or one == label or one.startswith(f"{label}/"))]
 
     def gradient(self, name: str, label: str = "") -> Cell:
-        """The sum of what has been added to a gradient; a slot that is empty if nothing was."""
+        """The sum of what has been added to a gradient; a slot that is empty if nothing was.
+
+        Where units run whole the backward of the last one begins with the seed, which has no event of its own.
+        """
         parts = sorted(self.parts(name, label), key=lambda c: in_order(c.value) if c.value else 0)
+        if self.reference.whole and name == self.graph.ops[-1].inputs[0] and not parts:
+            return self.seed(self.graph.ops[-1])
         return self.add(parts) if parts else Cell(self.slot("no gradient", name, label), None, {})
 
     def set_gradient(self, name: str, label: str, cell: Cell) -> None:
@@ -110,7 +115,9 @@ class Tensors(Instructions):
 
     def weights(self, op: Op) -> Cell:
         """Which tokens of a rank count in a term of the loss, by the targets that its loss reads."""
-        name, label = targets(self.graph), self.labels.get((self.graph.ops[-1].inputs[0], 1), "")
+        name = targets(self.graph)
+        label = next((v.label for e in self.step.events if e.on_tensor and e.verb in ("compute", "assign")
+                      and not e.on_gradient for v in e.operands if v.tensor == name), "")
         return self.row(weight_of(self.graph, op), (), [self.read(name, label)] if name else [])
 
     def seed(self, op: Op) -> Cell:

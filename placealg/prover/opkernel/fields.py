@@ -13,6 +13,7 @@ from placealg.step.versions import LEFT_OUT, ONCE
 _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
     "tensor compute": "axes divisor op reads", "tensor free": "version reads", "tensor assign": "reads",
     "tensor": "axes op source to version", "norm all_reduce": "axes op source to",
+    "skip all_reduce": "axes op source to", "compute": "where tier",
     "loss compute": "divisor reads", "loss scale": "divisor",
     "counter store": "where", "counter broadcast": "axes", "counter": "",
     "count all_reduce": "axes op source to", "count": "",
@@ -43,7 +44,7 @@ def check_fields(e: Event) -> None:
         if field.name not in read or (e.group and field.name in _SAYS and said not in _SAYS[field.name]
                                       and not (field.name == "source" and e.verb in _FROM and said == e.origin)):
             raise Outside(e.path, f"{field.name} = {said}: not in the kernel of ops")
-    if e.value in ("norm", "count") and not e.group and (e.source not in ("", "P") or e.to not in ("", "I")):
+    if e.value in ("norm", "count", "skip") and not e.group and (e.source not in ("", "P") or e.to not in ("", "I")):
         raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel of ops")
     if any(version.label in (LEFT_OUT, ONCE) for version in e.operands):
         raise Outside(e.path, f"reads = {', '.join(e.reads)}: not in the kernel of ops")
@@ -51,5 +52,6 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"where = {', '.join(map(str, e.where))}: not in the kernel of ops")
     if e.divisor.coefficient != 1:
         raise Outside(e.path, f"divisor = {e.divisor}: a number in a divisor is not in the kernel of ops")
-    if (e.verb == "compute" or not (e.group or e.on_tensor)) and e.op not in ("", "sum"):
+    merged = ("max",) if (e.value, e.verb) == ("skip", "all_reduce") else ("", "sum")
+    if (e.verb == "compute" or not (e.group or e.on_tensor)) and e.op not in merged:
         raise Outside(e.path, f"op = {e.op}: not in the kernel of ops")

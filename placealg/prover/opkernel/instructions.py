@@ -23,7 +23,6 @@ from placealg.prover.opkernel.program import (
     Number,
     Pair,
     Powers,
-    Read,
     ReduceScatter,
     Rename,
     Row,
@@ -43,7 +42,7 @@ from placealg.prover.opkernel.program import (
     SScale,
 )
 from placealg.prover.opkernel.program import Op as Operation
-from placealg.prover.opkernel.single import Alone, Reader, alone, counted_alike
+from placealg.prover.opkernel.single import SKIP, Alone, Reader, alone, counted_alike
 from placealg.prover.opkernel.symbols import ROOT, Symbols
 from placealg.step.event import Clause, Event
 from placealg.step.program import Step
@@ -105,13 +104,15 @@ class Instructions:
         self.zeroed: dict[str, tuple[Clause, ...]] = {}
         self.copies: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
         self.disk: dict[tuple[str, str], Cell] = {}
-        self.squares: dict[str, Cell] = {}
-        self.counted_at: dict[str, Mapping[str, str]] = {}
+        self.parts_of: dict[tuple[str, str], Cell] = {}
+        self.counted_at: dict[tuple[str, str], Mapping[str, str]] = {}
+        self.totals: dict[str, Cell] = {}
+        self.flagged_over = tuple(dict.fromkeys(a for e in step.events if (e.value, e.verb) == (SKIP, "all_reduce")
+                                                for a in e.axes))
         self.coefficient: Cell | None = None
-        self.norm: Cell | None = None
         self.factor: dict[str, int] = {}
         self.looping = False
-        self.counts = 0
+        self.counts, self.scales = 0, 0
         self.count: Cell | None = None
 
     def looped(self, name: str) -> str:
@@ -265,27 +266,6 @@ class Instructions:
         slot = Shared(self.slots.setdefault(("", "counter", name), Number(len(self.slots) + 1)))
         moved = self.cells.get(("counter", name, self.event.phase))
         return moved or Cell(slot, Pair(number, "First"), {})
-
-    def on_counter(self, e: Event) -> None:
-        """A counter is read, moved, stored or loaded."""
-        counter, slot = self.counter(e.value), self.slot("disk", e.value)
-        self.begin("counter", e.value, e.verb)
-        if e.verb == "assign" and e.phase == "init":
-            self.pending.append(Read(self.alone.counters[e.value], counter.slot))
-        elif e.verb == "update":
-            self.moved(e, self.copied(self.row(f"next {e.value}", (), [counter]), counter.slot))
-        elif e.verb == "store":
-            self.disk[e.value, ""] = self.owned(e.where, "", counter, slot)
-        elif e.verb == "load" and (e.value, "") in self.disk:
-            self.moved(e, self.copied(self.disk[e.value, ""], counter.slot))
-        elif e.verb == "broadcast":
-            self.moved(e, self.sent("all_gather", e.axes, ROOT, "", counter, counter.slot))
-        else:
-            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
-
-    def moved(self, e: Event, cell: Cell) -> None:
-        """A counter is this for what follows in its phase."""
-        self.cells["counter", e.value, e.phase] = cell
 
     def flush(self) -> None:
         """End a run of instructions that run once."""

@@ -21,7 +21,7 @@ from placealg.prover.opkernel.program import (
     Slot,
     Zero,
 )
-from placealg.prover.opkernel.single import NOTHING, UPDATED, matrices, per_unit
+from placealg.prover.opkernel.single import INVERSE, NORM, NOTHING, OVERFLOWS, SKIP, UPDATED, matrices, per_unit
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.prover.opkernel.tensors import Tensors
 from placealg.step.event import Event, Group
@@ -146,18 +146,16 @@ class Parameters(Tensors):
         elif verb == "accumulate" and value == "grad_sum":
             self.accumulate(e, name)
         elif verb == "scale" and value == "grad_sum":
-            self.copies[state] = (self.scaled({n: -q for n, q in e.divisor.powers}, self.state(*state)),)
-        elif verb == "norm":
-            part = self.owned(e.where, name, self.state("grad_sum", source, name))
-            self.squares[name] = self.einsum([part, part], self.graph.tensors[name].dims)
-            self.counted_at.setdefault(name, part.split)
+            self.copies[state] = (self.rescaled(e, self.state(*state)),)
+        elif verb == "norm" or (verb, value) == ("compute", SKIP):
+            self.counts_in(e, value, name)
         elif verb == "clip" and value == "grad_sum":
             self.copies[state] = (self.einsum([self.state(*state), self.clipped()], ()),)
         elif verb == "update" and value == "master" and not e.source:
             self.updated(e, name)
         elif verb == "update" and value == "average":
             reads = [self.owned(e.where, name, self.state(*one)) for one in (state, (e.origin, source, name))]
-            self.written(state, self.row(f"average of {name}", (), reads))
+            self.written(state, self.row(f"average of {name}", (), [*reads, *self.flag()]))
         elif verb == "broadcast" and value in self.alone.kept:
             read = self.state(*state)
             split = {a: w for a, w in read.split.items() if a not in e.axes}
@@ -209,40 +207,99 @@ class Parameters(Tensors):
         if over := matrices(self.reference, self.group(name), name):
             whole = [read[value] for value in self.group(name).whole_reads]
             args.append(self.owned(e.where, name, self.row(f"matrix of {name}", over, whole)))
+        args += self.flag()
         made = [self.row(f"{value} of {name}", (), args) for value in UPDATED]
         for value, cell in zip(UPDATED, made, strict=True):
             self.written((value, tier, name), cell)
 
-    def summed(self) -> Cell:
-        """The squares of all parameters added up, those of instances one after the other."""
+    def rescaled(self, e: Event, gradient: Cell) -> Cell:
+        """A gradient over a divisor, which may be the scale of the loss."""
+        powers = dict(e.divisor.powers)
+        scales = powers.pop("loss_scale", 0)
+        if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
+            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel of ops")
+        if scales:
+            gradient = self.einsum([gradient, self.row(INVERSE, (), [self.counter("loss_scale")])], ())
+        return self.scaled({n: -q for n, q in powers.items()}, gradient)
+
+    def counts_in(self, e: Event, what: str, name: str) -> None:
+        """The part that a parameter's gradient has in a sum over all of them.
+
+        A flag is set if any element overflows: if their number is not 0. The largest of flags is the sum of these
+        numbers, where of copies that are alike one counts.
+        """
+        if what in self.totals:
+            raise Outside(e.path, f"the {what} has been read before: not in the kernel of ops")
+        part = self.owned(e.where, name, self.state("grad_sum", e.tiers[0], name))
+        if what == SKIP:
+            for axis in (a for a in self.flagged_over if a not in part.split):
+                part = self.sent("slice", (axis,), "", ROOT, part)
+        found = [part, part] if what == NORM else [self.row(OVERFLOWS, (), [part])]
+        self.parts_of[what, name] = self.einsum(found, self.graph.tensors[name].dims)
+        self.counted_at.setdefault((what, name), part.split)
+
+    def total_of(self, what: str) -> Cell:
+        """A sum over all gradients as it stands; it is taken when it is first read."""
+        if what not in self.totals:
+            self.totals[what] = self.summed(what)
+        return self.totals[what]
+
+    def flag(self) -> list[Cell]:
+        """What skips a step."""
+        return [self.total_of(SKIP)] if self.reference.skip else []
+
+    def summed(self, what: str) -> Cell:
+        """The parts of all parameters added up, those of instances one after the other."""
         self.flush()
         before, self.scope = self.scope, ""
-        total = Cell(self.slot("no norm"), None, {})
+        total = Cell(self.slot("none", what), None, {})
         for unit, names in per_unit(self.reference).items():
-            self.begin("norm", unit)
-            squares = [self.squares.get(n) or Cell(self.slot("no square", n), None, {}) for n in names]
+            self.begin(what, unit)
+            parts = [self.parts_of.get((what, n)) or Cell(self.slot("no part", what, n), None, {}) for n in names]
             if not unit:
-                total = self.add(squares) if squares else self.of_nothing()
+                total = self.add(parts) if parts else self.of_nothing(what)
                 continue
-            number = self.alone.entering[unit][2]
-            carried = self.slot("norm handed on", unit)
+            number = self.alone.adding[unit, what]
+            carried = self.slot(f"{what} handed on", unit)
             self.handed(total, Pair(number, "First"), carried)
             self.flush()
             self.scope = unit
             here = Cell(carried, Pair(number, "This"), total.split)
-            self.handed(self.add([here, *squares]), Pair(number, "Next"), carried)
+            self.handed(self.add([here, *parts]), Pair(number, "Next"), carried)
             self.loop(unit, False, [Pair(number_of(carried), number)])
             total = Cell(carried, Pair(number, Last(self.symbols.unit(unit))), total.split)
         self.scope = before
         return total
 
-    def of_nothing(self) -> Cell:
-        """What a sum of squares begins with where every parameter is of a repeated unit: a part, as theirs are."""
+    def of_nothing(self, what: str) -> Cell:
+        """What a sum begins with where every parameter is of a repeated unit: a part, as theirs are."""
         first = next(name for names in per_unit(self.reference).values() for name in names)
         part = self.row(NOTHING, (), [])
-        for axis, way in self.counted_at.get(first, {}).items():
+        for axis, way in self.counted_at.get((what, first), {}).items():
             part = self.sent("slice", (axis,), "", way, part)
         return self.einsum([part], self.graph.tensors[first].dims)
+
+    def on_counter(self, e: Event) -> None:
+        """A counter is read, moved, stored or loaded."""
+        counter, slot = self.counter(e.value), self.slot("disk", e.value)
+        self.begin("counter", e.value, e.verb)
+        if e.verb == "assign" and e.phase == "init":
+            self.pending.append(Read(self.alone.counters[e.value], counter.slot))
+        elif e.verb == "update":
+            flag = self.flag() if e.value != "rng" else []
+            self.moved(e, self.copied(self.row(f"next {e.value}", (), [counter, *flag]), counter.slot))
+        elif e.verb == "store":
+            self.disk[e.value, ""] = self.owned(e.where, "", counter, slot)
+        elif e.verb == "load" and (e.value, "") in self.disk:
+            self.moved(e, self.copied(self.disk[e.value, ""], counter.slot))
+        elif e.verb == "broadcast":
+            self.moved(e, self.sent("all_gather", e.axes, ROOT, "", counter, counter.slot))
+        else:
+            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
+
+    def moved(self, e: Event, cell: Cell) -> None:
+        """A counter is this for what follows in its phase."""
+        self.cells["counter", e.value, e.phase] = cell
 
     def clipped(self) -> Cell:
         """What gradients are clipped by."""

@@ -29,7 +29,7 @@ from placealg.prover.opkernel.program import (
     Some,
     Zero,
 )
-from placealg.prover.opkernel.single import COUNTERS, TOKENS, targets
+from placealg.prover.opkernel.single import COUNTERS, NORM, SKIP, TOKENS, targets
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event
 from placealg.step.lower import lowered
@@ -98,13 +98,11 @@ class _Printer(Parameters):
     def prepare(self, events: Iterable[Event]) -> None:
         """Whatever stands before a loop that its events need."""
         if any(e.verb == "clip" for e in events) and self.coefficient is None:
-            self.clip()
-
-    def clip(self) -> None:
-        """The coefficient of the clip, from the norm as it stands."""
-        total = self.norm or self.summed()
-        self.begin("clip")
-        self.coefficient = self.row("clip", (), [total])
+            total = self.total_of(NORM)
+            self.begin("clip")
+            self.coefficient = self.row("clip", (), [total])
+        if any(e.verb == "update" and e.value != "rng" for e in events):
+            self.flag()
 
     def node(self, node: Node) -> None:
         """An event, or a loop over instances."""
@@ -120,20 +118,22 @@ class _Printer(Parameters):
         check_fields(e)
         if e.group:
             self.on_group(e)
-        elif e.value == "norm" and e.verb == "all_reduce":
-            total = self.norm or self.summed()
-            self.begin("norm", "whole")
-            self.norm = self.sent("all_reduce", e.axes, "", "", total)
+        elif e.value in (NORM, SKIP) and e.verb == "all_reduce":
+            total = self.total_of(e.value)
+            self.begin(e.value, "whole")
+            self.totals[e.value] = self.sent("all_reduce", e.axes, "", "", total)
         elif e.value == "loss":
             if e.verb == "compute":
                 if [v.tensor for v in e.operands] != list(self.graph.ops[-1].inputs):
                     raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
                 if any(self.sent_from(v.tensor, v.label).value is None for v in e.operands):
                     raise Outside(e.path, "the loss reads what is not the single device's: not in the kernel of ops")
-                self.factor, self.counts = {}, 0
+                self.factor, self.counts, self.scales = {}, 0, 0
             for name, power in e.divisor.powers:
                 if name == "count":
                     self.counts += power
+                elif name == "loss_scale":
+                    self.scales -= power
                 else:
                     self.factor[name] = self.factor.get(name, 0) - power
         elif e.value == "count" and e.verb == "all_reduce" and self.count is not None and not self.looping:

@@ -37,8 +37,12 @@ from placealg.step.event import Group, Reference
 UPDATED = ("master", "moments")
 """What an update makes: the parameter, and what the optimizer keeps."""
 
-COUNTERS = ("step", "rng")
-"""What is moved once in a step: its counter, which updates read, and the random stream, of which masks are drawn."""
+COUNTERS = ("step", "rng", "loss_scale")
+"""What is moved once in a step: its counter, which updates read, the random stream, of which masks are drawn, and the
+scale of the loss, where it has one. A step that is skipped leaves its counter, and lowers the scale."""
+
+NORM, SKIP = "norm", "skip"
+"""Sums over all elements of gradients: of their squares, and of how many overflow, of which one skips the step."""
 
 Reader = tuple[str, int]
 """An op's result, and which of its operands reads a tensor."""
@@ -46,8 +50,9 @@ Reader = tuple[str, int]
 Together = Mapping[str, tuple[frozenset[Reader], ...]]
 """Tensor -> sets of its readers whose gradients are added first."""
 
-WEIGHT, INVERSE, NOTHING = "weight of a token", "inverse", "nothing"
-"""Functions: whether a token counts, by its target; one over a count; and what stands for the squares of no parameter."""
+WEIGHT, INVERSE, OVERFLOWS, NOTHING = "weight of a token", "inverse", "overflows", "nothing"
+"""Functions: whether a token counts, by its target; one over a number; whether an element of a gradient is no number;
+and what stands for those of no parameter."""
 
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
@@ -90,7 +95,7 @@ class Alone:
     `kept` are the values that a parameter has between steps, by what of it is kept; `data` and `counters` are values by
     name; pairs of `begins` are kept, and start as one. `lines` and `handed` find the line, and the value
     that it makes: by scope, op and operands, and, for what a loop is handed, by scope and value. `entering` are the
-    values that the loop of a unit hands on: forward, backward, and of the norm.
+    values that the loop of a unit hands on: forward, backward, and `adding` those of sums over all gradients.
     """
 
     stretches: tuple[Stretch, ...]
@@ -100,7 +105,8 @@ class Alone:
     data: Mapping[str, Number]
     lines: Mapping[tuple[str, Single, tuple[Pair, ...]], tuple[Number, Pair]]
     handed: Mapping[tuple[str, Pair], Number]
-    entering: Mapping[str, tuple[Number, Number, Number]]
+    entering: Mapping[str, tuple[Number, Number]]
+    adding: Mapping[tuple[str, str], Number]
     counters: Mapping[str, Number]
 
 
@@ -118,8 +124,10 @@ class _Device:
         self.made: dict[tuple[str, str], Pair] = {}
         self.grads: dict[str, list[tuple[frozenset[Reader], Pair]]] = {}
         self.together = together
-        self.counters = {name: self.new() for name in COUNTERS}
-        self.entering = {loop.unit: (self.new(), self.new(), self.new()) for loop in self.graph.loops}
+        self.counters = {name: self.new() for name in COUNTERS if name != "loss_scale" or reference.scaled}
+        self.entering = {loop.unit: (self.new(), self.new()) for loop in self.graph.loops}
+        self.adding = {(loop.unit, what): self.new() for loop in self.graph.loops for what in (NORM, SKIP)}
+        self.flag: list[Pair] = []
 
     def new(self) -> Number:
         self.values += 1
@@ -233,7 +241,7 @@ def alone(reference: Reference, symbols: Symbols, together: Together = MappingPr
     _backward(device)
     updated = _update(device, moments, averages)
     device.stretch("")
-    moved = {number: device.row(f"next {name}", (), [Pair(number, "First")])
+    moved = {number: device.row(f"next {name}", (), [Pair(number, "First"), *(device.flag if name != "rng" else [])])
              for name, number in device.counters.items()}
     stretches = tuple(Repeat(symbols.unit(unit), down, tuple(lines)) if unit else Plain(tuple(lines))
                       for unit, down, lines in device.stretches if lines)
@@ -242,7 +250,8 @@ def alone(reference: Reference, symbols: Symbols, together: Together = MappingPr
     states += tuple(Pair(number, value.first) for number, value in moved.items())
     begins = tuple(Pair(number, weights[name]) for name, number in averages.items())
     kept = {"weight": weights, "master": weights, "moments": moments, "average": averages}
-    return Alone(stretches, states, begins, kept, data, device.lines, device.handed, device.entering, device.counters)
+    return Alone(stretches, states, begins, kept, data, device.lines, device.handed, device.entering, device.adding,
+                 device.counters)
 
 
 def _check(reference: Reference) -> None:
@@ -257,7 +266,6 @@ def _check(reference: Reference) -> None:
         (reference.weighting not in ("token_mean", "sum") and not counted_alike(reference),
          f"weights of tokens: {reference.weighting}"),
         (bool(reference.pipeline.axis), "a pipeline"),
-        (reference.skip or reference.scaled, "steps that overflow"),
         (bool(reference.random_keys), "random streams keyed by rank"),
         (any(g.statistic for g in reference.groups), "statistics"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in reference.groups),
@@ -345,15 +353,21 @@ def weight_of(graph: Graph, op: Op) -> str:
 
 
 def _seed(device: _Device, op: Op) -> Pair:
-    """The gradient of the loss at that of each token: its weight, for a mean over all tokens that count."""
+    """The gradient of the loss at that of each token: its weight, for a mean over all tokens that count, scaled."""
     name = targets(device.graph)
-    weights = device.row(weight_of(device.graph, op), (), [device.read(name)] if name else [])
+    seed = device.row(weight_of(device.graph, op), (), [device.read(name)] if name else [])
     if device.reference.weighting == "sum":
-        return weights
-    if counted_alike(device.reference):
-        return device.scale({TOKENS: -1}, weights)
-    count = device.einsum([weights], device.graph.tensors[name].dims)
-    return device.einsum([weights, device.row(INVERSE, (), [count])], ())
+        pass
+    elif counted_alike(device.reference):
+        seed = device.scale({TOKENS: -1}, seed)
+    else:
+        count = device.einsum([seed], device.graph.tensors[name].dims)
+        seed = device.einsum([seed, device.row(INVERSE, (), [count])], ())
+    return device.einsum([seed, _loss_scale(device)], ()) if device.reference.scaled else seed
+
+
+def _loss_scale(device: _Device) -> Pair:
+    return Pair(device.counters["loss_scale"], "First")
 
 
 def counted_alike(reference: Reference) -> bool:
@@ -367,7 +381,9 @@ def _update(device: _Device, moments: Mapping[str, Number], averages: Mapping[st
     groups = {name: group for group in reference.trained for name in group.parameters}
     names = per_unit(reference)
     gradients = _gradients(device, names)
-    coefficient = _coefficient(device, gradients) if reference.clip else None
+    if reference.skip:
+        device.flag = [_total(device, gradients, SKIP)]
+    coefficient = device.row("clip", (), [_total(device, gradients, NORM)]) if reference.clip else None
     updated: dict[Number, Number] = {}
     for unit, of_unit in names.items():
         device.stretch(unit)
@@ -380,37 +396,42 @@ def _update(device: _Device, moments: Mapping[str, Number], averages: Mapping[st
             args = [*read.values(), Pair(device.counters["step"], "First")]
             if over := matrices(reference, groups[name], name):
                 args.append(device.row(f"matrix of {name}", over, [read[v] for v in groups[name].whole_reads]))
+            args += device.flag
             made = {what: device.row(f"{what} of {name}", (), args) for what in UPDATED}
             updated[weight.first] = made["master"].first
             updated[moments[name]] = made["moments"].first
             if name in averages:
-                updated[averages[name]] = device.row(f"average of {name}", (), [Pair(averages[name], index),
-                                                                               made["master"]]).first
+                updated[averages[name]] = device.row(f"average of {name}", (), [
+                    Pair(averages[name], index), made["master"], *device.flag]).first
     return updated
 
 
 def _gradients(device: _Device, names: Mapping[str, list[str]]) -> dict[str, dict[str, Pair]]:
-    """Unit -> parameter -> its gradient."""
+    """Unit -> parameter -> its gradient, without the scale of the loss."""
     found: dict[str, dict[str, Pair]] = {}
     for unit, of_unit in names.items():
         device.stretch(unit)
         found[unit] = {name: device.gradient(name) for name in of_unit}
+        if device.reference.scaled:
+            inverse = device.row(INVERSE, (), [_loss_scale(device)])
+            found[unit] = {name: device.einsum([g, inverse], ()) for name, g in found[unit].items()}
     return found
 
 
-def _coefficient(device: _Device, gradients: Mapping[str, Mapping[str, Pair]]) -> Pair:
-    """What gradients are clipped by: a function of the sum of the squares of all of them."""
+def _total(device: _Device, gradients: Mapping[str, Mapping[str, Pair]], what: str) -> Pair:
+    """A sum over all elements of all gradients."""
     total = Pair(Number(0), "First")
     for unit, of_unit in gradients.items():
         device.stretch(unit)
-        squares = [device.einsum([g, g], device.graph.tensors[name].dims) for name, g in of_unit.items()]
+        parts = [device.einsum([g, g] if what == NORM else [device.row(OVERFLOWS, (), [g])],
+                               device.graph.tensors[name].dims) for name, g in of_unit.items()]
         if not unit:
             first = next(name for names in gradients.values() for name in names)
-            total = device.add(squares) if squares else device.einsum(
+            total = device.add(parts) if parts else device.einsum(
                 [device.row(NOTHING, (), [])], device.graph.tensors[first].dims)
             continue
-        number = device.entering[unit][2]
-        device.hand(number, "Next", device.add([Pair(number, "This"), *squares]), before=total)
+        number = device.adding[unit, what]
+        device.hand(number, "Next", device.add([Pair(number, "This"), *parts]), before=total)
         total = Pair(number, Last(device.symbols.unit(unit)))
     device.stretch("")
-    return device.row("clip", (), [total])
+    return total

@@ -103,7 +103,7 @@ class Tensors(Instructions):
         """The backward of an op: what each operand gets."""
         if starts(self.graph, op):
             if op != self.graph.ops[-1]:
-                self.factor, self.counts = {n: -q for n, q in e.divisor.powers}, 0
+                self.factor, self.counts, self.scales = {n: -q for n, q in e.divisor.powers}, 0, 0
             self.grads.setdefault((self.key(op.inputs[0], "")[0], op.inputs[0], labels[0]), []).append(self.seed(op))
             return
         arriving = self.gradient(op.output)
@@ -121,16 +121,20 @@ class Tensors(Instructions):
         return self.row(weight_of(self.graph, op), (), [self.read(name, label)] if name else [])
 
     def seed(self, op: Op) -> Cell:
-        """The gradient of the loss at that of each token, divided by whatever divides the loss."""
+        """The gradient of the loss at that of each token, divided by whatever divides the loss, times its scale."""
         weights = self.weights(op)
         if self.counts not in (0, 1) or (self.counts and self.count is None):
             raise Outside(self.event.path, "the loss is not divided by a count that was made: not in the kernel of ops")
+        if self.scales not in (0, 1) or (self.scales and "loss_scale" not in self.alone.counters):
+            raise Outside(self.event.path, "the loss is not scaled by its scale, once: not in the kernel of ops")
         if self.counts and self.count is not None:
-            return self.scaled(self.factor, self.einsum([weights, self.row(INVERSE, (), [self.count])], ()))
-        single = SScale(self.symbols.powers({TOKENS: -1}))
-        if self.reference.weighting == "sum":
-            return self.scaled(self.factor, weights)
-        return self.emit(Scale(self.machine(self.factor)), [weights], weights.split, single)
+            seed = self.scaled(self.factor, self.einsum([weights, self.row(INVERSE, (), [self.count])], ()))
+        elif self.reference.weighting == "sum":
+            seed = self.scaled(self.factor, weights)
+        else:
+            single = SScale(self.symbols.powers({TOKENS: -1}))
+            seed = self.emit(Scale(self.machine(self.factor)), [weights], weights.split, single)
+        return self.einsum([seed, self.counter("loss_scale")], ()) if self.scales else seed
 
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""

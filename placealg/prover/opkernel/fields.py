@@ -13,18 +13,18 @@ from placealg.step.versions import LEFT_OUT, ONCE
 _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
     "tensor compute": "axes divisor op reads", "tensor free": "version reads", "tensor assign": "reads",
     "tensor": "axes op source to version", "norm all_reduce": "axes op source to",
-    "skip all_reduce": "axes op source to", "compute": "where tier",
+    "skip all_reduce": "axes op source to", "compute": "where tier divisor",
     "loss compute": "divisor reads", "loss scale": "divisor",
     "counter store": "where", "counter broadcast": "axes", "counter": "",
     "count all_reduce": "axes op source to", "count": "",
     "gather": "axes source to", "all_gather": "axes source to tier", "free": "axes tier", "zero": "where tier",
-    "reduce": "axes op divisor source to", "accumulate": "tier", "scale": "divisor", "norm": "where tier",
+    "reduce": "axes op divisor source to", "accumulate": "op tier", "scale": "divisor", "norm": "where tier",
     "clip": "tier", "update": "where tier source", "publish": "axes source to", "broadcast": "axes", "slice": "axes",
     "assign": "where source tier", "offload": "where source tier", "fetch": "where source tier",
     "store": "where tier", "load": "tier"}.items()}
 """Of an event on tensors, on the norm or the loss, or on a group, by its verb: the fields that are printed."""
 
-_SAYS = {"source": ("", "S", "P"), "to": ("", "I", "S", "R"), "op": ("", "sum", "mean")}
+_SAYS = {"source": ("", "S", "P"), "to": ("", "I", "S", "R"), "op": ("", "sum", "mean", "max")}
 """What those fields of an event on a group may say."""
 
 _FROM = ("assign", "offload", "fetch", "gather", "all_gather", "publish", "update")

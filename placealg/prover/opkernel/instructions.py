@@ -107,6 +107,7 @@ class Instructions:
         self.parts_of: dict[tuple[str, str], Cell] = {}
         self.counted_at: dict[tuple[str, str], Mapping[str, str]] = {}
         self.totals: dict[str, Cell] = {}
+        self.entered: dict[str, Cell] = {}
         self.flagged_over = tuple(dict.fromkeys(a for e in step.events if (e.value, e.verb) == (SKIP, "all_reduce")
                                                 for a in e.axes))
         self.coefficient: Cell | None = None

@@ -22,8 +22,8 @@ ROTATED = "'"
 """The name of a rotated dim ends so: it is summed over under one name, and stands in the result under the other."""
 
 
-WIDTH = "width"
-"""The dim along which tokens hold numbers, where nothing is known of units."""
+WIDTH, VALUE = "width", "value"
+"""The dim along which tokens hold numbers, where nothing is known of units; and that of the values of elements."""
 
 
 class Maker(Protocol[V]):
@@ -97,6 +97,8 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         return _flash(make, graph, op, args, dims, out)
     if family == "cross_entropy":
         return _cross_entropy(make, op, args)
+    if op.kind == "largest":
+        return {"": histogram(make, args[0], _beside(out, *dims))}
     if op.kind == "unit":
         return {"": make.row(f"unit {op.output}", _read_whole(out, dims), [*args, make.stream()])}
     raise Outside("", f"{op.output} is a {op.kind}: not in the kernel of ops")
@@ -104,6 +106,18 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
 
 PRINTED = ("flash", "flash_rope", within("flash"), within("flash_rope"))
 """The kinds of attention in one op that are printed."""
+
+
+def histogram(make: Maker[V], arg: V, over: Iterable[str]) -> V:
+    """How many elements have each value: these numbers add up, and the largest element is a function of them."""
+    return make.einsum([make.row("one for its value", (), [arg])], over)
+
+
+def statistic(make: Maker[V], graph: Graph, op: Op, name: str, entering: V, merge: str) -> V:
+    """What a statistic of a unit of which nothing is known is made of: a function of each token that enters."""
+    each = make.row(f"statistic of {name}", [WIDTH], [entering])
+    over = [d for d in _dims(graph, op.output) if d not in _dims(graph, name)]
+    return histogram(make, each, over) if merge == "max" else make.einsum([each], over)
 
 
 def _read_whole(out: tuple[str, ...], dims: list[tuple[str, ...]]) -> list[str]:

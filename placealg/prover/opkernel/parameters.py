@@ -9,19 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.instructions import MICRO, Cell, number_of, own
+from placealg.prover.opkernel.network import VALUE, statistic
 from placealg.prover.opkernel.program import (
     Free,
     Last,
     Number,
     Pair,
     Read,
+    Scale,
     Slot,
+    SScale,
     Zero,
 )
-from placealg.prover.opkernel.single import INVERSE, NORM, NOTHING, OVERFLOWS, SKIP, UPDATED, matrices, per_unit
+from placealg.prover.opkernel.single import (
+    INVERSE,
+    LARGEST,
+    NORM,
+    NOTHING,
+    OVERFLOWS,
+    SKIP,
+    TOKENS,
+    UPDATED,
+    matrices,
+    per_unit,
+)
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.prover.opkernel.tensors import Tensors
 from placealg.step.event import Event, Group
@@ -124,6 +138,8 @@ class Parameters(Tensors):
         state = (value, target, name)
         if source != target and verb not in ("offload", "fetch"):
             raise Outside(e.path, f"tier = {e.tier}: not in the kernel of ops")
+        if verb in ("accumulate", "reduce"):
+            self.check_merging(e, name)
         if verb in ("gather", "all_gather", "publish") and value != "grad":
             self.gathered(state, e.axes, e.origin)
         elif verb == "free" and (value, target) == ("grad", "device"):
@@ -149,6 +165,8 @@ class Parameters(Tensors):
             self.copies[state] = (self.rescaled(e, self.state(*state)),)
         elif verb == "norm" or (verb, value) == ("compute", SKIP):
             self.counts_in(e, value, name)
+        elif (verb, value) == ("compute", "grad"):
+            self.set_gradient(name, "", self.statistic(e, name))
         elif verb == "clip" and value == "grad_sum":
             self.copies[state] = (self.einsum([self.state(*state), self.clipped()], ()),)
         elif verb == "update" and value == "master" and not e.source:
@@ -203,6 +221,8 @@ class Parameters(Tensors):
         """Master copy and moments behind an update: of each element, and of what was made of whole matrices."""
         tier = e.tiers[0]
         read = {value: self.state(value, tier, name) for value in ("master", "moments", "grad_sum")}
+        if self.largest(name):
+            read["grad_sum"] = self.row(LARGEST, (VALUE,), [read["grad_sum"]])
         args = [self.owned(e.where, name, cell) for cell in read.values()] + [self.counter("step")]
         if over := matrices(self.reference, self.group(name), name):
             whole = [read[value] for value in self.group(name).whole_reads]
@@ -211,6 +231,33 @@ class Parameters(Tensors):
         made = [self.row(f"{value} of {name}", (), args) for value in UPDATED]
         for value, cell in zip(UPDATED, made, strict=True):
             self.written((value, tier, name), cell)
+
+    def largest(self, name: str) -> bool:
+        """Whether a parameter is moved by the largest of some elements: printed is how many have each value."""
+        group = self.group(name)
+        return group.statistic and group.merge == "max"
+
+    def check_merging(self, e: Event, name: str) -> None:
+        """Raise Outside if a largest value is merged as if it were a sum, or a sum as a largest value."""
+        told = ("max",) if self.largest(name) else ("", "sum", *(["mean"] if e.verb == "reduce" else []))
+        if e.op not in told or (self.largest(name) and e.divisor != ONE):
+            raise Outside(e.path, f"op = {e.op}, divisor = {e.divisor}: not in the kernel of ops")
+
+    def statistic(self, e: Event, name: str) -> Cell:
+        """What the tokens of a rank add to a statistic in a microbatch."""
+        group = self.group(name)
+        if not group.statistic or e.where or (self.largest(name) and e.divisor != ONE):
+            raise Outside(e.path, f"divisor = {e.divisor}, or some ranks alone: not in the kernel of ops")
+        single, by = SScale(self.symbols.powers({TOKENS: -1})), {n: -q for n, q in e.divisor.powers}
+        if group.taken:
+            return self.scaled(by, self.read(group.taken))
+        (op,) = (op for op in self.graph.ops if op.kind == "unit" and op.unit == group.unit)
+        if op.output not in self.entered:
+            raise Outside(e.path, "a statistic of what has not been read: not in the kernel of ops")
+        value = statistic(self, self.graph, op, name, self.entered[op.output], group.merge)
+        if group.merge != "mean":
+            return self.scaled(by, value)
+        return self.emit(Scale(self.machine(by)), [value], value.split, single)
 
     def rescaled(self, e: Event, gradient: Cell) -> Cell:
         """A gradient over a divisor, which may be the scale of the loss."""
@@ -228,8 +275,8 @@ class Parameters(Tensors):
         A flag is set if any element overflows: if their number is not 0. The largest of flags is the sum of these
         numbers, where of copies that are alike one counts.
         """
-        if what in self.totals:
-            raise Outside(e.path, f"the {what} has been read before: not in the kernel of ops")
+        if what in self.totals or e.divisor != ONE:
+            raise Outside(e.path, f"the {what} has been read before, or is divided: not in the kernel of ops")
         part = self.owned(e.where, name, self.state("grad_sum", e.tiers[0], name))
         if what == SKIP:
             for axis in (a for a in self.flagged_over if a not in part.split):

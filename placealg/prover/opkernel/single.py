@@ -14,7 +14,7 @@ from types import MappingProxyType
 from placealg.models.backward import differentiated, needs_gradient, terms
 from placealg.models.graph import Graph, Op
 from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.network import backward, forward
+from placealg.prover.opkernel.network import VALUE, backward, forward, statistic
 from placealg.prover.opkernel.program import (
     Index,
     Last,
@@ -50,9 +50,9 @@ Reader = tuple[str, int]
 Together = Mapping[str, tuple[frozenset[Reader], ...]]
 """Tensor -> sets of its readers whose gradients are added first."""
 
-WEIGHT, INVERSE, OVERFLOWS, NOTHING = "weight of a token", "inverse", "overflows", "nothing"
+WEIGHT, INVERSE, OVERFLOWS, LARGEST, NOTHING = "weight of a token", "inverse", "overflows", "largest", "nothing"
 """Functions: whether a token counts, by its target; one over a number; whether an element of a gradient is no number;
-and what stands for those of no parameter."""
+the largest value that some element has; and what stands for the parts of no parameter."""
 
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
@@ -128,6 +128,7 @@ class _Device:
         self.entering = {loop.unit: (self.new(), self.new()) for loop in self.graph.loops}
         self.adding = {(loop.unit, what): self.new() for loop in self.graph.loops for what in (NORM, SKIP)}
         self.flag: list[Pair] = []
+        self.taken: dict[str, Pair] = {}
 
     def new(self) -> Number:
         self.values += 1
@@ -229,7 +230,7 @@ def alone(reference: Reference, symbols: Symbols, together: Together = MappingPr
     _check(reference)
     device = _Device(reference, symbols, together)
     weights = {t.name: device.new() for t in graph.parameters}
-    trained = {name for group in reference.trained for name in group.parameters}
+    trained = {name for group in reference.groups if not group.frozen for name in group.parameters}
     averaged = {name for group in reference.groups if group.averaged for name in group.parameters}
     moments, averages = ({t.name: device.new() for t in graph.parameters if t.name in of} for of in (trained, averaged))
     data = {t.name: device.new() for t in graph.tensors.values() if t.kind == "data"}
@@ -267,7 +268,8 @@ def _check(reference: Reference) -> None:
          f"weights of tokens: {reference.weighting}"),
         (bool(reference.pipeline.axis), "a pipeline"),
         (bool(reference.random_keys), "random streams keyed by rank"),
-        (any(g.statistic for g in reference.groups), "statistics"),
+        (any(g.statistic and g.merge == "mean" for g in reference.groups) and not counted_alike(reference),
+         "statistics that are means over counts of tokens"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in reference.groups),
          "an update that reads neither its element nor whole matrices"),
         (any(g.unit != g.parameters[0].partition(".")[0] for g in reference.groups), "a group of several units"),
@@ -301,6 +303,10 @@ def _forward(device: _Device) -> None:
         for op in ops:
             made = forward(device, graph, op, lambda k, op=op: device.read(op.inputs[k]))  # type: ignore[misc]
             device.made.update({(op.output, name): value for name, value in made.items()})
+            for group in taken_of(device.reference, op):
+                for name in group.parameters:
+                    value = statistic(device, graph, op, name, device.read(op.inputs[0]), group.merge)
+                    device.taken[name] = device.scale({TOKENS: -1}, value) if group.merge == "mean" else value
         if unit:
             assert loop is not None
             device.hand(entering, "Next", device.made[loop.last, ""])
@@ -324,7 +330,7 @@ def _backward(device: _Device) -> None:
                 device.grads.setdefault(op.inputs[0], []).append((frozenset({(op.output, 0)}), _seed(device, op)))
                 continue
             arriving = device.gradient(op.output)
-            for k in differentiated(graph, op):
+            for k in (k for k in differentiated(graph, op) if not counted(device.reference, op.inputs[k])):
                 got = backward(device, graph, op, k, arriving,
                                lambda j, op=op: device.read(op.inputs[j]),  # type: ignore[misc]
                                lambda name, op=op: device.made[op.output, name])  # type: ignore[misc]
@@ -332,6 +338,11 @@ def _backward(device: _Device) -> None:
         if loop is not None and loop.slot in needs:
             device.hand(leaving, "This", device.gradient(loop.slot))
             device.grads.setdefault(loop.first, []).append((frozenset(), Pair(leaving, "First")))
+
+
+def counted(reference: Reference, name: str) -> bool:
+    """Whether a tensor is a parameter that a statistic moves, and no gradient."""
+    return any(name in group.parameters for group in reference.groups if group.statistic)
 
 
 def targets(graph: Graph) -> str:
@@ -387,23 +398,38 @@ def _update(device: _Device, moments: Mapping[str, Number], averages: Mapping[st
     updated: dict[Number, Number] = {}
     for unit, of_unit in names.items():
         device.stretch(unit)
-        index: Index = "This" if unit else "First"
         for name in of_unit:
-            gradient, weight = gradients[unit][name], device.made[name, ""]
+            gradient = gradients[unit][name]
             if coefficient is not None:
                 gradient = device.einsum([gradient, coefficient], ())
-            read = {"master": weight, "moments": Pair(moments[name], index), "grad_sum": gradient}
-            args = [*read.values(), Pair(device.counters["step"], "First")]
-            if over := matrices(reference, groups[name], name):
-                args.append(device.row(f"matrix of {name}", over, [read[v] for v in groups[name].whole_reads]))
-            args += device.flag
-            made = {what: device.row(f"{what} of {name}", (), args) for what in UPDATED}
-            updated[weight.first] = made["master"].first
-            updated[moments[name]] = made["moments"].first
-            if name in averages:
-                updated[averages[name]] = device.row(f"average of {name}", (), [
-                    Pair(averages[name], index), made["master"], *device.flag]).first
+            _moved(device, name, groups[name], gradient, (moments, averages), updated)
+    for group in (g for g in reference.groups if g.statistic):
+        for name in group.parameters:
+            device.stretch(device.looped(name))
+            value = device.made[group.taken, ""] if group.taken else device.taken[name]
+            value = device.row(LARGEST, (VALUE,), [value]) if group.merge == "max" else value
+            _moved(device, name, group, value, (moments, averages), updated)
     return updated
+
+
+def _moved(device: _Device, name: str, group: Group, by: Pair, kept: tuple[Mapping[str, Number], Mapping[str, Number]],
+           updated: dict[Number, Number]) -> None:
+    """What a parameter becomes by its gradient or statistic, with what the optimizer keeps, and its average."""
+    (moments, averages), weight = kept, device.made[name, ""]
+    read = {"master": weight, "moments": Pair(moments[name], weight.second), "grad_sum": by}
+    args = [*read.values(), Pair(device.counters["step"], "First")]
+    if over := matrices(device.reference, group, name):
+        args.append(device.row(f"matrix of {name}", over, [read[v] for v in group.whole_reads]))
+    made = {what: device.row(f"{what} of {name}", (), [*args, *device.flag]) for what in UPDATED}
+    updated[weight.first], updated[moments[name]] = made["master"].first, made["moments"].first
+    if name in averages:
+        average = Pair(averages[name], weight.second)
+        updated[averages[name]] = device.row(f"average of {name}", (), [average, made["master"], *device.flag]).first
+
+
+def taken_of(reference: Reference, op: Op) -> tuple[Group, ...]:
+    """The groups moved by a statistic of what a unit reads of which nothing is known."""
+    return tuple(g for g in reference.groups if g.statistic and not g.taken and op.kind == "unit" and g.unit == op.unit)
 
 
 def _gradients(device: _Device, names: Mapping[str, list[str]]) -> dict[str, dict[str, Pair]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from placealg.models.graph import Graph
-from placealg.prover.opkernel.network import ROTATED, WIDTH
+from placealg.prover.opkernel.network import ROTATED, VALUE, WIDTH
 from placealg.prover.opkernel.program import Pair, Powers
 
 ROOT = "rank 0"
@@ -24,7 +24,7 @@ class Symbols:
         self.units: dict[str, int] = {}
         dims = [d for t in graph.tensors.values() for d in t.dims]
         rotated = {d: d + ROTATED for op in graph.ops if op.kind in ("rope", "unit") for d in op.over or (WIDTH,)}
-        dims += [d for d in rotated if d not in dims]
+        dims += [*(d for d in rotated if d not in dims), VALUE]
         turned = list(rotated.values())
         self.ways = {name: k for k, name in enumerate(dict.fromkeys([*dims, *turned, ROOT, *ways]))}
         self.like = {d: d for d in self.ways}

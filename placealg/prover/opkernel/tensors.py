@@ -13,7 +13,7 @@ from placealg.prover.opkernel.program import (
     Scale,
     SScale,
 )
-from placealg.prover.opkernel.single import INVERSE, TOKENS, in_order, starts, targets, weight_of
+from placealg.prover.opkernel.single import INVERSE, TOKENS, counted, in_order, starts, targets, weight_of
 from placealg.step.event import Event, dim_of
 from placealg.step.gradient_targets import receivers
 from placealg.step.versions import origins
@@ -95,6 +95,7 @@ class Tensors(Instructions):
         if e.on_gradient:
             self.transposed(e, op, labels)
             return
+        self.entered[op.output] = self.read(op.inputs[0], labels[0])
         made = forward(self, self.graph, op, lambda k: self.read(op.inputs[k], labels[k]))
         for name, cell in made.items():
             self.keep(f"{op.output}.{name}" if name else op.output, "", cell)
@@ -107,7 +108,7 @@ class Tensors(Instructions):
             self.grads.setdefault((self.key(op.inputs[0], "")[0], op.inputs[0], labels[0]), []).append(self.seed(op))
             return
         arriving = self.gradient(op.output)
-        for j in receivers(e, self.reference):
+        for j in (j for j in receivers(e, self.reference) if not counted(self.reference, op.inputs[j])):
             got = backward(self, self.graph, op, j, arriving, lambda k: self.read(op.inputs[k], labels[k]),
                            lambda name: self.read(f"{op.output}.{name}" if name else op.output))
             name = op.inputs[j]

@@ -111,10 +111,9 @@ class Instructions:
         self.flagged_over = tuple(dict.fromkeys(a for e in step.events if (e.value, e.verb) == (SKIP, "all_reduce")
                                                 for a in e.axes))
         self.coefficient: Cell | None = None
-        self.factor: dict[str, int] = {}
+        self.divided: dict[str, dict[str, int]] = {}
         self.looping = False
-        self.counts, self.scales = 0, 0
-        self.count: Cell | None = None
+        self.count: dict[str, Cell] = {}
 
     def looped(self, name: str) -> str:
         """The unit in whose instances a tensor is made; "" if there is one."""

@@ -29,7 +29,7 @@ from placealg.prover.opkernel.program import (
     Some,
     Zero,
 )
-from placealg.prover.opkernel.single import COUNTERS, NORM, SKIP, TOKENS, targets
+from placealg.prover.opkernel.single import COUNTERS, NORM, SKIP, TOKENS, targets, weight_in
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event
 from placealg.step.lower import lowered
@@ -128,17 +128,12 @@ class _Printer(Parameters):
                     raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
                 if any(self.sent_from(v.tensor, v.label).value is None for v in e.operands):
                     raise Outside(e.path, "the loss reads what is not the single device's: not in the kernel of ops")
-                self.factor, self.counts, self.scales = {}, 0, 0
-            for name, power in e.divisor.powers:
-                if name == "count":
-                    self.counts += power
-                elif name == "loss_scale":
-                    self.scales -= power
-                else:
-                    self.factor[name] = self.factor.get(name, 0) - power
-        elif e.value == "count" and e.verb == "all_reduce" and self.count is not None and not self.looping:
-            self.begin("count", *e.axes)
-            self.count = self.sent("all_reduce", e.axes, "", "", self.count)
+                self.divided[e.unit] = {}
+            divided = self.divided.setdefault(e.unit, {})
+            divided.update({name: divided.get(name, 0) + power for name, power in e.divisor.powers})
+        elif e.value == "count" and e.verb == "all_reduce" and e.unit in self.count and not self.looping:
+            self.begin("count", e.unit, *e.axes)
+            self.count[e.unit] = self.sent("all_reduce", e.axes, "", "", self.count[e.unit])
         elif e.value in COUNTERS:
             self.on_counter(e)
         elif not e.on_tensor:
@@ -186,8 +181,8 @@ class _Printer(Parameters):
 
     def counted(self, e: Event) -> tuple[Once | Microbatches, ...]:
         """A rank counts its own tokens, as its loss reads them, in all microbatches."""
-        self.begin("count")
-        whole, name = self.slot("count"), targets(self.graph)
+        self.begin("count", e.unit)
+        whole, name = self.slot("count", e.unit), targets(self.graph)
         if not name:
             raise Outside(e.path, "a count of what is no token's loss: not in the kernel of ops")
         self.pending.append(Zero(whole))
@@ -199,10 +194,10 @@ class _Printer(Parameters):
         for slicing in (x for x in self.step.events if x.tensor == name and x.phase == "forward" and x.verb == "slice"):
             check_fields(slicing)
             self.move(slicing)
-        self.begin("count")
-        part = self.einsum([self.weights(self.graph.ops[-1])], self.graph.tensors[name].dims)
+        self.begin("count", e.unit)
+        part = self.einsum([self.weights(weight_in(e.unit))], self.graph.tensors[name].dims)
         self.flush()
-        self.count = Cell(whole, part.value, {a: w for a, w in part.split.items() if a != MICRO})
+        self.count[e.unit] = Cell(whole, part.value, {a: w for a, w in part.split.items() if a != MICRO})
         loop = Microbatches((Pair(part.slot, whole),), tuple(self.blocks))
         self.blocks, (self.live, self.cells) = [], there
         return before, loop

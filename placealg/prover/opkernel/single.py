@@ -259,7 +259,6 @@ def _check(reference: Reference) -> None:
     graph = reference.graph
     for wrong, told in (
         (bool(graph.beside), "a unit is handed several tensors"),
-        (reference.losses != ("loss",), "further losses"),
         (graph.ops[-1].kind != "sum", "a loss that is no sum"),
         (not counted_alike(reference) and reference.weighting != "sum" and not targets(graph),
          "a count of what is no token's loss"),
@@ -358,15 +357,22 @@ def starts(graph: Graph, op: Op) -> bool:
     return op == graph.ops[-1] or op in terms(graph)
 
 
-def weight_of(graph: Graph, op: Op) -> str:
-    """The function that tells, by a token's target, whether the token counts in a term of the loss."""
-    return WEIGHT if op == graph.ops[-1] else f"{WEIGHT} in {op.output}"
+def weight_in(loss: str) -> str:
+    """The function that tells, by a token's target, whether the token counts in a loss, or in a term of one."""
+    return WEIGHT if loss == "loss" else f"{WEIGHT} in {loss}"
 
 
 def _seed(device: _Device, op: Op) -> Pair:
-    """The gradient of the loss at that of each token: its weight, for a mean over all tokens that count, scaled."""
+    """The gradient of the loss, or of a term of it, at that of each token."""
+    if op != device.graph.ops[-1]:
+        return _seed_of(device, op.output)
+    return device.add([_seed_of(device, loss) for loss in device.reference.losses])
+
+
+def _seed_of(device: _Device, loss: str) -> Pair:
+    """The gradient of a loss at that of each token: its weight, for a mean over all tokens that count, scaled."""
     name = targets(device.graph)
-    seed = device.row(weight_of(device.graph, op), (), [device.read(name)] if name else [])
+    seed = device.row(weight_in(loss), (), [device.read(name)] if name else [])
     if device.reference.weighting == "sum":
         pass
     elif counted_alike(device.reference):

@@ -13,7 +13,7 @@ from placealg.prover.opkernel.program import (
     Scale,
     SScale,
 )
-from placealg.prover.opkernel.single import INVERSE, TOKENS, counted, in_order, starts, targets, weight_of
+from placealg.prover.opkernel.single import INVERSE, TOKENS, counted, in_order, starts, targets, weight_in
 from placealg.step.event import Event, dim_of
 from placealg.step.gradient_targets import receivers
 from placealg.step.versions import origins
@@ -104,7 +104,7 @@ class Tensors(Instructions):
         """The backward of an op: what each operand gets."""
         if starts(self.graph, op):
             if op != self.graph.ops[-1]:
-                self.factor, self.counts, self.scales = {n: -q for n, q in e.divisor.powers}, 0, 0
+                self.divided[op.output] = dict(e.divisor.powers)
             self.grads.setdefault((self.key(op.inputs[0], "")[0], op.inputs[0], labels[0]), []).append(self.seed(op))
             return
         arriving = self.gradient(op.output)
@@ -114,28 +114,36 @@ class Tensors(Instructions):
             name = op.inputs[j]
             self.grads.setdefault((self.key(name, "")[0], name, labels[j]), []).append(got)
 
-    def weights(self, op: Op) -> Cell:
-        """Which tokens of a rank count in a term of the loss, by the targets that its loss reads."""
+    def weights(self, function: str) -> Cell:
+        """Which tokens of a rank count in a loss, by the targets that it reads."""
         name = targets(self.graph)
         label = next((v.label for e in self.step.events if e.on_tensor and e.verb in ("compute", "assign")
                       and not e.on_gradient for v in e.operands if v.tensor == name), "")
-        return self.row(weight_of(self.graph, op), (), [self.read(name, label)] if name else [])
+        return self.row(function, (), [self.read(name, label)] if name else [])
 
     def seed(self, op: Op) -> Cell:
-        """The gradient of the loss at that of each token, divided by whatever divides the loss, times its scale."""
-        weights = self.weights(op)
-        if self.counts not in (0, 1) or (self.counts and self.count is None):
+        """The gradient of the loss, or of a term of it, at that of each token."""
+        if op != self.graph.ops[-1]:
+            return self.seed_of(op.output)
+        return self.add([self.seed_of(loss) for loss in self.reference.losses])
+
+    def seed_of(self, loss: str) -> Cell:
+        """The gradient of a loss at that of each token: its weight over whatever divides the loss, times its scale."""
+        weights, divided = self.weights(weight_in(loss)), dict(self.divided.get(loss, {}))
+        counts, scales = divided.pop("count", 0), -divided.pop("loss_scale", 0)
+        by = {name: -power for name, power in divided.items()}
+        if counts not in (0, 1) or (counts and loss not in self.count):
             raise Outside(self.event.path, "the loss is not divided by a count that was made: not in the kernel of ops")
-        if self.scales not in (0, 1) or (self.scales and "loss_scale" not in self.alone.counters):
+        if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
             raise Outside(self.event.path, "the loss is not scaled by its scale, once: not in the kernel of ops")
-        if self.counts and self.count is not None:
-            seed = self.scaled(self.factor, self.einsum([weights, self.row(INVERSE, (), [self.count])], ()))
+        if counts:
+            seed = self.scaled(by, self.einsum([weights, self.row(INVERSE, (), [self.count[loss]])], ()))
         elif self.reference.weighting == "sum":
-            seed = self.scaled(self.factor, weights)
+            seed = self.scaled(by, weights)
         else:
             single = SScale(self.symbols.powers({TOKENS: -1}))
-            seed = self.emit(Scale(self.machine(self.factor)), [weights], weights.split, single)
-        return self.einsum([seed, self.counter("loss_scale")], ()) if self.scales else seed
+            seed = self.emit(Scale(self.machine(by)), [weights], weights.split, single)
+        return self.einsum([seed, self.counter("loss_scale")], ()) if scales else seed
 
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""

@@ -52,6 +52,6 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"where = {', '.join(map(str, e.where))}: not in the kernel of ops")
     if e.divisor.coefficient != 1:
         raise Outside(e.path, f"divisor = {e.divisor}: a number in a divisor is not in the kernel of ops")
-    merged = ("max",) if (e.value, e.verb) == ("skip", "all_reduce") else ("", "sum")
+    merged = ("", "sum", *(["max"] if (e.value, e.verb) == ("skip", "all_reduce") else []))
     if (e.verb == "compute" or not (e.group or e.on_tensor)) and e.op not in merged:
         raise Outside(e.path, f"op = {e.op}: not in the kernel of ops")

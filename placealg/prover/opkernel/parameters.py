@@ -277,6 +277,9 @@ class Parameters(Tensors):
         """
         if what in self.totals or e.divisor != ONE:
             raise Outside(e.path, f"the {what} has been read before, or is divided: not in the kernel of ops")
+        trained = {name for names in per_unit(self.reference).values() for name in names}
+        if name not in trained or (what == SKIP and not self.reference.skip):
+            raise Outside(e.path, f"the single device's {what} has no part of it: not in the kernel of ops")
         part = self.owned(e.where, name, self.state("grad_sum", e.tiers[0], name))
         if what == SKIP:
             for axis in (a for a in self.flagged_over if a not in part.split):
@@ -328,6 +331,8 @@ class Parameters(Tensors):
 
     def on_counter(self, e: Event) -> None:
         """A counter is read, moved, stored or loaded."""
+        if e.value not in self.alone.counters:
+            raise Outside(e.path, f"the single device has no {e.value}: not in the kernel of ops")
         counter, slot = self.counter(e.value), self.slot("disk", e.value)
         self.begin("counter", e.value, e.verb)
         if e.verb == "assign" and e.phase == "init":

@@ -51,7 +51,7 @@ class _Printer(Parameters):
         if loop is None or len(events) != len(node.body):
             raise Outside(node.name, "a loop in a loop: not in the kernel of ops")
         self.prepare(events)
-        entering_data = [e for e in events if e.verb == "slice" and e.tensor in self.alone.data]
+        entering_data = [e for e in events if e.said and e.verb == "slice" and e.tensor in self.alone.data]
         for self.event in entering_data:  # the same in each instance: what enters the first is there before the loop
             self.on_event(self.event)
         assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
@@ -129,7 +129,9 @@ class _Printer(Parameters):
                 if any(self.sent_from(v.tensor, v.label).value is None for v in e.operands):
                     raise Outside(e.path, "the loss reads what is not the single device's: not in the kernel of ops")
                 self.divided[e.unit] = {}
-            divided = self.divided.setdefault(e.unit, {})
+            if e.unit not in self.divided:
+                raise Outside(e.path, "a loss that was not computed is divided: not in the kernel of ops")
+            divided = self.divided[e.unit]
             divided.update({name: divided.get(name, 0) + power for name, power in e.divisor.powers})
         elif e.value == "count" and e.verb == "all_reduce" and e.unit in self.count and not self.looping:
             self.begin("count", e.unit, *e.axes)

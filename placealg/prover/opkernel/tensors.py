@@ -129,7 +129,9 @@ class Tensors(Instructions):
 
     def seed_of(self, loss: str) -> Cell:
         """The gradient of a loss at that of each token: its weight over whatever divides the loss, times its scale."""
-        weights, divided = self.weights(weight_in(loss)), dict(self.divided.get(loss, {}))
+        if loss not in self.divided:
+            raise Outside(self.event.path, "the backward of a loss that was not computed: not in the kernel of ops")
+        weights, divided = self.weights(weight_in(loss)), dict(self.divided[loss])
         counts, scales = divided.pop("count", 0), -divided.pop("loss_scale", 0)
         by = {name: -power for name, power in divided.items()}
         if counts not in (0, 1) or (counts and loss not in self.count):

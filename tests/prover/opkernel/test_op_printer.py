@@ -69,13 +69,18 @@ def test_whole_steps_are_accepted(strategy: str, model: str) -> None:
     assert accepts(printed(step_of(strategy, model)))
 
 
+SCALED = '[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"'
 SAYS = {
     ("zero1*tp*cp", "gpt"): '[loss]\npreset = "token_mean"', ("dp", "mlp"): '[loss]\npreset = "sum"',
     ("zero3", "mlp"): '[optimizer]\nname = "muon"', ("zero1", "mlp"): '[optimizer]\naverage = "optimizer"',
     ("hsdp", "mlp"): '[optimizer]\naverage = "parameters"', ("zero1*tp", "gpt"): '[checkpoint]\nby = "one"',
     ("zero2", "mlp"): '[checkpoint]\nholds = "parameters"', ("tp", "gpt"): '[adapters]\nmatch = "*"',
     ("zero3*tp_sp", "gpt"): '[groups.norms]\nmatch = "*norm*"\nfrozen = true',
-    ("zero1*ep", "moe"): '[loss]\nterms = ["balance", "z"]'}
+    ("zero1*ep", "moe"): '[loss]\nterms = ["balance", "z"]', ("zero1*dp[more]", "abstract"): "",
+    ("hsdp", "abstract"): '[loss]\npreset = "token_mean"', ("zero3", "abstract"): SCALED, ("zero2*tp", "gpt"): SCALED,
+    ("zero1", "two_losses"): '[loss]\npreset = "token_mean"', ("zero3", "two_losses"): "", ("zero3", "statistics"): "",
+    ("hsdp", "amax"): "", ("zero1*cp", "gpt"): '[optimizer]\nfp8_scales = ["*"]',
+    ("zero3", "moe"): '[optimizer]\nrouter_bias = true'}
 """A strategy and a model -> tables that say more than a placement."""
 
 
@@ -289,6 +294,7 @@ def test_with_any_field_changed_what_is_accepted_is_proved(strategy: str, model:
 
 @pytest.mark.parametrize(("strategy", "model", "words"), [
     ("zero2", "mlp", {"set": "update.norm.all_reduce[dp]", "op": "mean"}),
+    ("zero1", "two_losses", {"set": "forward.ahead.compute", "verb": "scale"}),
     ("zero1*ep*tp_sp", "moe", {"set": "backward.head.norm.out.free", "value": "layer.expert.down"}),
     ("zero2", "mlp", {"set": "update.layer.weight.update", "where": "not owner(dp)"}),
     ("zero3*cp", "gpt", {"set": "update.step.update", "where": "owner(dp)"}),
@@ -304,6 +310,33 @@ def test_with_any_field_changed_what_is_accepted_is_proved(strategy: str, model:
 ])
 def test_what_random_edits_found_stays_outside(strategy: str, model: str, words: dict[str, Any]) -> None:
     assert not accepted(pa.edit(step_of(strategy, model), words))
+
+
+FLAG, LOAD = "update.layer.weight.skip.compute", "reduce.layer.amax.grad_sum.reduce[dp_replicate,dp_shard]"
+
+
+@pytest.mark.parametrize(("strategy", "model", "tables", "words"), [
+    ("zero1", "mlp", SCALED, {"drop": "update.skip.all_reduce[dp]"}), ("zero1", "mlp", SCALED, {"drop": FLAG}),
+    ("zero1", "mlp", SCALED, {"drop": "update.layer.weight.grad_sum.scale"}),
+    ("zero1", "mlp", SCALED, {"drop": "backward.loss.scale#2"}),
+    ("zero1", "mlp", SCALED, {"move": FLAG, "after": "update.layer.weight.clip"}),
+    ("zero1", "mlp", SCALED, {"move": "update.step.update", "before": "update.layer.weight.grad_sum.scale"}),
+    ("zero1", "mlp", SCALED, {"double": "update.loss_scale.update"}),
+    ("zero1", "mlp", "", {"insert": {"path": FLAG}, "before": "update.layer.weight.norm"}),
+    ("zero1", "statistics", "", {"set": "forward.layer.running.grad.compute", "divisor": "m"}),
+    ("zero1", "statistics", "", {"double": "backward.layer.running.grad_sum.accumulate"}),
+    ("hsdp", "amax", "", {"set": "backward.layer.amax.grad_sum.accumulate", "op": "sum"}),
+    ("hsdp", "amax", "", {"set": LOAD, "op": "sum"}),
+    ("hsdp", "amax", "", {"drop": "forward.layer.amax.grad.compute"}),
+    ("dp", "two_losses", "", {"drop": "backward.ahead.scale"}),
+    ("dp", "abstract", "", {"drop": "forward.loss.compute"}),
+    ("dp", "two_losses", "", {"set": "forward.ahead.compute", "verb": "scale"}),
+    ("zero1", "two_losses", '[loss]\npreset = "token_mean"', {"drop": "prepare.ahead.count.all_reduce[dp]"}),
+    ("zero3", "abstract", "", {"drop": "backward.layer.compute"})])
+def test_what_is_refuted_of_flags_statistics_and_losses_is_not_accepted(
+        strategy: str, model: str, tables: str, words: dict[str, Any]) -> None:
+    wrong = pa.edit(saying(strategy, model, tables), words)
+    assert overall(examine(wrong).verdicts)[0] == REFUTED and not accepted(wrong)
 
 
 def test_a_program_with_edits_is_not_asked_as_one_of_ops() -> None:

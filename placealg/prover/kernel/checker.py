@@ -74,20 +74,28 @@ def value(term: Term) -> Any:
         return ("True",) if term else ("False",)
     made: Any
     if isinstance(term, int):
-        made = ("O",)
-        for _ in range(term):
-            made = ("S", made)
-        return made
+        return _peano(term)
     if isinstance(term, list):
         made = ("Nil",)
         for t in reversed(term):
             made = ("Cons", value(t), made)
         return made
     if isinstance(term, tuple):
-        return (_extracted(term[0]), *map(value, term[1:]))
+        return _binary(term) if term[0] in ("xO", "xI") else (_extracted(term[0]), *map(value, term[1:]))
     return (_extracted(term),)
 
 
+@functools.cache
+def _peano(number: int) -> Any:
+    return ("S", _peano(number - 1)) if number else ("O",)
+
+
+@functools.cache
+def _binary(number: Any) -> Any:
+    return (_extracted(number),) if isinstance(number, str) else (_extracted(number[0]), _binary(number[1]))
+
+
+@functools.cache
 def _extracted(constructor: Any) -> str:
     """A constructor's name as Coq's extraction writes it: with a capital."""
     return f"{constructor[0].upper()}{constructor[1:]}"

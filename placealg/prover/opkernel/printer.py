@@ -51,13 +51,14 @@ class _Printer(Parameters):
         if loop is None or len(events) != len(node.body):
             raise Outside(node.name, "a loop in a loop: not in the kernel of ops")
         self.prepare(events)
-        entering_data = [e for e in events if e.said and e.verb == "slice" and e.tensor in self.alone.data]
-        for self.event in entering_data:  # the same in each instance: what enters the first is there before the loop
-            self.on_event(self.event)
         assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
         if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
             raise Outside(assigns[0].path, "it is handed on twice, or the other way: not in the kernel of ops")
         handing = assigns[0] if assigns else None
+        before = events[:events.index(handing)] if handing else []
+        sliced = [e for e in before if e.verb == "slice" and e.tensor in self.alone.data]
+        for self.event in sliced:  # the same in each instance: what enters the first is there before the loop
+            self.on_event(self.event)
         entering = self.alone.entering[node.name][node.reverse]
         last = Last(self.symbols.unit(node.name))
         carried, slot = [], self.slot("handed on", node.name, str(node.reverse))
@@ -73,7 +74,7 @@ class _Printer(Parameters):
         self.scope = node.name
         if handing is not None and node.reverse:
             self.grads[node.name, loop.last, ""] = [Cell(slot, Pair(entering, "Next"), first.split)]
-        for e in (e for e in events if e not in entering_data):
+        for e in (e for e in events if e not in sliced):
             self.event = e
             if e is not handing:
                 self.on_event(e)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, log10
+from typing import NamedTuple
 
 from placealg.render.search import GB, Answer
 from placealg.render.svg import (
@@ -54,35 +55,63 @@ def draw_front(answer: Answer) -> Picture:
         parts += [element("line", x1=x(0), x2=x(across[-1]), y1=y(tick), y2=y(tick), stroke=FAINT),
                   label(x(0) - 6, y(tick) + 4, f"{tick:g}", fill=SOFT, text_anchor="end")]
     parts.append(label(x(across[-1]), y(0) + 36, "needs at least, GB", fill=INK, text_anchor="end"))
-    taken: list[tuple[float, float]] = []
-    for number, one in enumerate(every, 1):
-        at = x(float(one.need) / GB), y(float(one.estimate))
-        radius = 3 + 7 * (float(one.card) / most) ** 0.5
-        parts.append(element("circle", element("title", written(one.text)), cx=at[0], cy=at[1], r=radius,
+    dots = [(x(float(one.need) / GB), y(float(one.estimate)), 3 + 7 * (float(one.card) / most) ** 0.5) for one in every]
+    taken = [Box(cx - r - 1, cy - r - 1, cx + r + 1, cy + r + 1) for cx, cy, r in dots]
+    for number, (one, (cx, cy, radius)) in enumerate(zip(every, dots, strict=True), 1):
+        colour = PALETTE[1] if one == best else INK
+        parts.append(element("circle", element("title", written(one.text)), cx=cx, cy=cy, r=radius,
                              fill=PALETTE[0], stroke=PALETTE[0], fill_opacity="0.55"))
         if one == best:
-            parts.append(element("circle", cx=at[0], cy=at[1], r=radius + 3, fill="none", stroke=PALETTE[1],
-                                 stroke_width=2))
-        parts.append(_number(f"{number} best" if one == best else str(number), at, radius, taken,
-                             PALETTE[1] if one == best else INK))
+            parts.append(element("circle", cx=cx, cy=cy, r=radius + 3, fill="none", stroke=colour, stroke_width=2))
+        name = f"{number} best" if one == best else str(number)
+        parts += named(name, (cx, cy), radius + (3 if one == best else 0), taken, colour)
         told = f"{number}  {one.text}: {float(one.need) / GB:.4g} GB, {float(one.estimate):.4g} s" + (
             ", the best" if one == best else "")
-        parts.append(label(_LEFT - 50, _HEIGHT + _LINE * (number - 1), clipped(told, _WIDTH - _LEFT + 40),
-                           fill=PALETTE[1] if one == best else INK))
+        parts.append(label(_LEFT - 50, _HEIGHT + _LINE * (number - 1), clipped(told, _WIDTH - _LEFT + 40), fill=colour))
     return Picture(_WIDTH, height, "".join(parts), f"the front of {question.model.name}")
 
 
-def _number(text: str, at: tuple[float, float], radius: float, taken: list[tuple[float, float]], colour: str) -> str:
-    """The name of a dot beside it, on the first side on which it stands on no other and inside of the picture."""
-    width = len(text) * CHARACTER * 11
-    away = radius + 8
-    sides = [(at[0] + away, at[1] + 4), (at[0] - away - width, at[1] + 4), (at[0] - width / 2, at[1] - away),
-             (at[0] - width / 2, at[1] + away + 8)]
-    free = [(x, y) for x, y in sides if 0 <= x <= _WIDTH - width - 4 and all(
-        abs(y - other_y) > 10 or abs(x - other_x) > width for other_x, other_y in taken)]
-    place = (free or sides)[0]
-    taken.append(place)
-    return label(*place, text, fill=colour, font_weight="bold" if colour != INK else "")
+class Box(NamedTuple):
+    """A rectangle in the picture: left, top, right, bottom."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def shared(self, other: Box) -> float:
+        """The area that two rectangles share."""
+        across = min(self.right, other.right) - max(self.left, other.left)
+        down = min(self.bottom, other.bottom) - max(self.top, other.top)
+        return max(across, 0) * max(down, 0)
+
+
+_SIDES = ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1))
+"""The directions from a dot in which its name is tried, at each distance."""
+
+
+def named(text: str, dot: tuple[float, float], radius: float, taken: list[Box], colour: str) -> list[str]:
+    """The name of a dot at the nearest place that no dot and no name has taken; a line joins them where it is far.
+
+    Where every place is taken, it stands where it covers least.
+    """
+    wide, high = len(text) * CHARACTER * 11, 9.0
+    places = []
+    for far in (4.0, 14.0, 24.0, 36.0, 50.0):
+        for side, up in _SIDES:
+            reach = (radius + far) * (0.75 if side and up else 1)
+            middle = dot[0] + side * (reach + wide / 2), dot[1] + up * (reach + high / 2)
+            box = Box(middle[0] - wide / 2, middle[1] - high / 2, middle[0] + wide / 2, middle[1] + high / 2)
+            inside = box.left >= 2 and box.right <= _WIDTH - 4
+            if inside and box.top >= _TOP - 12 and box.bottom <= _HEIGHT - _BELOW - 1:
+                places.append((sum(box.shared(other) for other in taken), far, box))
+    _, far, box = min(places, key=lambda place: place[:2])
+    taken.append(Box(box.left - 2, box.top - 2, box.right + 2, box.bottom + 2))
+    found = [label(box.left, box.bottom, text, fill=colour, font_weight="bold" if colour != INK else "")]
+    if far > 4:
+        end = min(max(dot[0], box.left), box.right), min(max(dot[1], box.top), box.bottom)
+        found.insert(0, element("line", x1=dot[0], y1=dot[1], x2=end[0], y2=end[1], stroke=SOFT, stroke_width=0.6))
+    return found
 
 
 def _scale(low: float, high: float) -> list[float]:

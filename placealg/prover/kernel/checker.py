@@ -73,6 +73,7 @@ def value(term: Term) -> Any:
     if isinstance(term, bool):
         return ("True",) if term else ("False",)
     made: Any
+    name: Any
     if isinstance(term, int):
         return _peano(term)
     if isinstance(term, list):
@@ -80,9 +81,10 @@ def value(term: Term) -> Any:
         for t in reversed(term):
             made = ("Cons", value(t), made)
         return made
-    if isinstance(term, tuple):
-        return _binary(term) if term[0] in ("xO", "xI") else (_extracted(term[0]), *map(value, term[1:]))
-    return (_extracted(term),)
+    name = term[0] if isinstance(term, tuple) else term
+    if name in ("xO", "xI"):
+        return _binary(term)
+    return (_extracted(name), *(map(value, term[1:]) if isinstance(term, tuple) else ()))
 
 
 @functools.cache

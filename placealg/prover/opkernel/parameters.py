@@ -246,8 +246,8 @@ class Parameters(Tensors):
     def statistic(self, e: Event, name: str) -> Cell:
         """What the tokens of a rank add to a statistic in a microbatch."""
         group = self.group(name)
-        if not group.statistic or e.where or (self.largest(name) and e.divisor != ONE):
-            raise Outside(e.path, f"divisor = {e.divisor}, or some ranks alone: not in the kernel of ops")
+        if not group.statistic or e.where or e.tier != "device" or (self.largest(name) and e.divisor != ONE):
+            raise Outside(e.path, f"divisor = {e.divisor}, some ranks alone, or tier = {e.tier}: not in the kernel of ops")
         single, by = SScale(self.symbols.powers({TOKENS: -1})), {n: -q for n, q in e.divisor.powers}
         if group.taken:
             return self.scaled(by, self.read(group.taken))

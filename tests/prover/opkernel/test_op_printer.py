@@ -324,6 +324,7 @@ FLAG, LOAD = "update.layer.weight.skip.compute", "reduce.layer.amax.grad_sum.red
     ("zero1", "mlp", SCALED, {"double": "update.loss_scale.update"}),
     ("zero1", "mlp", "", {"insert": {"path": FLAG}, "before": "update.layer.weight.norm"}),
     ("zero1", "statistics", "", {"set": "forward.layer.running.grad.compute", "divisor": "m"}),
+    ("zero3", "statistics", "", {"set": "forward.layer.running.grad.compute", "tier": "host"}),
     ("zero1", "statistics", "", {"double": "backward.layer.running.grad_sum.accumulate"}),
     ("hsdp", "amax", "", {"set": "backward.layer.amax.grad_sum.accumulate", "op": "sum"}),
     ("hsdp", "amax", "", {"set": LOAD, "op": "sum"}),

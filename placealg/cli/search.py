@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -24,6 +25,7 @@ from placealg.cli.inputs import style
 from placealg.cli.output import check_file, print_json, print_lines, print_text, width, write_file
 from placealg.cli.quantities import BANDWIDTHS, BYTES, RATES, amount, device_memory
 from placealg.cli.search_regions import Ranges, Varied, read_ranges
+from placealg.cli.search_words import MANY
 from placealg.cli.terminal import INTERRUPTED, told_in_lines, work_for_another
 from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.configurations.calibrate import Calibration, calibrate
@@ -84,7 +86,7 @@ def _searched(chosen: Namespace) -> int:
     if calibration is not None:
         question = replace(question, parameters=question.parameters.plus({"efficiency": calibration.efficiency}))
     whole(chosen.top, 10_000, "--top")
-    jobs = whole(chosen.jobs, 1024, "-j")
+    jobs = whole(chosen.jobs, 1024, "-j") if chosen.jobs else None
     most = whole(chosen.at_most, 10**9, "--at-most") if chosen.at_most else None
     within = _number(chosen.within, f"--within {chosen.within}")
     if chosen.why:
@@ -92,7 +94,7 @@ def _searched(chosen: Namespace) -> int:
     ranges = read_ranges(chosen, question)
     space, outside = decided(question.space, question.model, _folder(chosen))
     question = replace(question, space=space)
-    with _pool(jobs) as executor, stopping() as stopped:
+    with _pool(jobs or _processors(len(space.expressions()))) as executor, stopping() as stopped:
         found = search(question, _folder(chosen), executor, stopped, chosen.best_alone, most)
         halted = stopped()
     if not found.counts.fit:
@@ -328,5 +330,15 @@ def stopping() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def _processors(strategies: int) -> int:
+    """How many processes derive so many strategies: one, or one for each processor where the platform has processes."""
+    return os.cpu_count() or 1 if strategies >= MANY and sys.platform != "emscripten" else 1
+
+
 def _pool(jobs: int) -> Any:
-    return nullcontext() if jobs == 1 else ProcessPoolExecutor(jobs, initializer=work_for_another)
+    if jobs > 1:
+        try:
+            return ProcessPoolExecutor(jobs, initializer=work_for_another)
+        except (OSError, ImportError, NotImplementedError):
+            say("no process can be started here: this one derives all")
+    return nullcontext()

@@ -9,6 +9,10 @@ from typing import Any
 _OBJECTIVES = ("estimate", "bound", "memory", "card")
 
 
+MANY = 24
+"""So many strategies are derived by all processors."""
+
+
 def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
                formats: Callable[[Any, Sequence[str]], None]) -> None:
     """Add the options; `transformer` adds those of a model, `formats` that of how to print."""
@@ -68,7 +72,8 @@ def add_search(parser: ArgumentParser, transformer: Callable[[Any], None],
                         "range in which the best stays the best, and what is the best beyond")
     parser.add_argument("--regions", action="append", default=[], metavar="NAME[=LOW..HIGH]", help="the best over a "
                         "range of one: --regions efficiency card_bw=25GB/s..100GB/s memory=40GB..80GB")
-    parser.add_argument("-j", "--jobs", metavar="N", default="1", help="processes that derive what the cache lacks")
+    parser.add_argument("-j", "--jobs", metavar="N", help="processes that derive what the cache lacks; by default "
+                        f"one for each processor, where a space has {MANY} strategies, else one")
     parser.add_argument("--cache", metavar="DIR", help="where derived programs are kept; the user's cache folder")
     parser.add_argument("--no-cache", action="store_true", help="keep and read none")
     formats(parser, ("text", "csv", "json"))

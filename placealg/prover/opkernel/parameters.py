@@ -247,7 +247,7 @@ class Parameters(Tensors):
         """What the tokens of a rank add to a statistic in a microbatch."""
         group = self.group(name)
         if not group.statistic or e.where or e.tier != "device" or (self.largest(name) and e.divisor != ONE):
-            raise Outside(e.path, f"divisor = {e.divisor}, some ranks alone, or tier = {e.tier}: not in the kernel of ops")
+            raise Outside(e.path, "it is divided, or taken by some ranks or on another tier: not in the kernel of ops")
         single, by = SScale(self.symbols.powers({TOKENS: -1})), {n: -q for n, q in e.divisor.powers}
         if group.taken:
             return self.scaled(by, self.read(group.taken))

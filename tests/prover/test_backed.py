@@ -1,0 +1,37 @@
+"""Every rule of the prover names what stands behind it; what it names is there, and on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from placealg.check.prove import prove
+from placealg.models.abstract import abstract
+from placealg.prover.backed import OBLIGATIONS, STATES, TENSORS, stands, table
+from placealg.prover.calculus.transfer import RULES
+from placealg.prover.ops.redistributions import MOVES
+from placealg.step.derive import derive
+from placealg.strategy.expression import parse_strategy
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_rule_has_a_row() -> None:
+    assert set(STATES) == set(RULES) and set(TENSORS) == set(MOVES)
+    proved = prove(derive(parse_strategy("dp"), abstract()))
+    assert set(OBLIGATIONS) == {v.id for v in proved.obligations}
+
+
+@pytest.mark.parametrize("name", sorted({n for of in (STATES, TENSORS, OBLIGATIONS) for names in of.values()
+                                         for n in names}))
+def test_what_a_row_names_is_there(name: str) -> None:
+    assert stands(name, ROOT / "proofs")
+
+
+def test_a_name_of_nothing_stands_for_nothing() -> None:
+    assert not stands("Rules.v: gathered_soun", ROOT / "proofs") and not stands("sepa.py", ROOT / "proofs")
+
+
+def test_the_page_has_the_table() -> None:
+    assert table() in (ROOT / "docs" / "proofs.md").read_text(encoding="utf-8")

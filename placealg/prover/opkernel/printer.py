@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from placealg.models.tokens import WEIGHTS
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.fields import check_fields
 from placealg.prover.opkernel.instructions import MICRO, Cell, number_of
@@ -29,9 +30,9 @@ from placealg.prover.opkernel.program import (
     Some,
     Zero,
 )
-from placealg.prover.opkernel.single import COUNTERS, NORM, SKIP, TOKENS, targets, weight_in
+from placealg.prover.opkernel.single import COUNTED, COUNTERS, NORM, SKIP, TOKENS, beyond, targets, weight_in
 from placealg.prover.opkernel.symbols import ROOT
-from placealg.step.event import MICROBATCH, Event
+from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.lower import lowered
 from placealg.step.program import EventLoop, Node, Step
 
@@ -183,10 +184,11 @@ class _Printer(Parameters):
         return tuple(parts)
 
     def counted(self, e: Event) -> tuple[Once | Microbatches, ...]:
-        """A rank counts its own tokens, as its loss reads them, in all microbatches."""
+        """A rank counts its own tokens, as its loss reads them, or what their weights say, in all microbatches."""
         self.begin("count", e.unit)
-        whole, name = self.slot("count", e.unit), targets(self.graph)
-        if not name:
+        whole, name = self.slot("count", e.unit), targets(self.graph) or WEIGHTS
+        dims = self.graph.tensors[self.graph.ops[-1].inputs[0]].dims
+        if name not in self.alone.data or e.reads != (() if targets(self.graph) else (WEIGHTS,)):
             raise Outside(e.path, "a count of what is no token's loss: not in the kernel of ops")
         self.pending.append(Zero(whole))
         self.flush()
@@ -194,11 +196,16 @@ class _Printer(Parameters):
         self.blocks, self.event = [], e
         there = set(self.live), dict(self.cells)
         self.read_data()
-        for slicing in (x for x in self.step.events if x.tensor == name and x.phase == "forward" and x.verb == "slice"):
+        slices = [x for x in self.step.events if x.tensor == name and x.phase == "forward" and x.verb == "slice"]
+        label = ""
+        for slicing in (x for x in slices if dim_of(x.to) in dims):
             check_fields(slicing)
             self.move(slicing)
+            label = slicing.version
         self.begin("count", e.unit)
-        part = self.einsum([self.weights(weight_in(e.unit))], self.graph.tensors[name].dims)
+        each = self.weights(weight_in(e.unit)) if targets(self.graph) else self.row(
+            COUNTED, beyond(self.graph), [self.read(WEIGHTS, label)])
+        part = self.einsum([each], dims)
         self.flush()
         self.count[e.unit] = Cell(whole, part.value, {a: w for a, w in part.split.items() if a != MICRO})
         loop = Microbatches((Pair(part.slot, whole),), tuple(self.blocks))

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from placealg.models.backward import differentiated, needs_gradient, terms
 from placealg.models.graph import Graph, Op
+from placealg.models.tokens import WEIGHTS
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.network import VALUE, backward, forward, statistic
 from placealg.prover.opkernel.program import (
@@ -50,9 +51,10 @@ Reader = tuple[str, int]
 Together = Mapping[str, tuple[frozenset[Reader], ...]]
 """Tensor -> sets of its readers whose gradients are added first."""
 
-WEIGHT, INVERSE, OVERFLOWS, LARGEST, NOTHING = "weight of a token", "inverse", "overflows", "largest", "nothing"
-"""Functions: whether a token counts, by its target; one over a number; whether an element of a gradient is no number;
-the largest value that some element has; and what stands for the parts of no parameter."""
+WEIGHT, COUNTED, INVERSE = "weight of a token", "what weights count", "inverse"
+OVERFLOWS, LARGEST, NOTHING = "overflows", "largest", "nothing"
+"""Functions: whether a token counts, by its target, or what the weights of tokens count; one over a number; whether an
+element of a gradient is no number; the largest value that some element has; what stands for parts of no parameter."""
 
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
@@ -257,10 +259,11 @@ def alone(reference: Reference, symbols: Symbols, together: Together = MappingPr
 
 def _check(reference: Reference) -> None:
     graph = reference.graph
+    data = {name for name, tensor in graph.tensors.items() if tensor.kind == "data"}
     for wrong, told in (
         (bool(graph.beside), "a unit is handed several tensors"),
         (graph.ops[-1].kind != "sum", "a loss that is no sum"),
-        (not counted_alike(reference) and reference.weighting != "sum" and not targets(graph),
+        (not counted_alike(reference) and reference.weighting != "sum" and not (targets(graph) or WEIGHTS in data),
          "a count of what is no token's loss"),
         (bool(terms(graph)) and not counted_alike(reference), "further terms of the loss, and counts of tokens"),
         (reference.weighting not in ("token_mean", "sum") and not counted_alike(reference),
@@ -357,6 +360,11 @@ def starts(graph: Graph, op: Op) -> bool:
     return op == graph.ops[-1] or op in terms(graph)
 
 
+def beyond(graph: Graph) -> list[str]:
+    """The dims of tokens along which a loss is summed before it is counted: of means per sequence, that of tokens."""
+    return [d for d in graph.tensors[WEIGHTS].dims if d not in graph.tensors[graph.ops[-1].inputs[0]].dims]
+
+
 def weight_in(loss: str) -> str:
     """The function that tells, by a token's target, whether the token counts in a loss, or in a term of one."""
     return WEIGHT if loss == "loss" else f"{WEIGHT} in {loss}"
@@ -378,7 +386,8 @@ def _seed_of(device: _Device, loss: str) -> Pair:
     elif counted_alike(device.reference):
         seed = device.scale({TOKENS: -1}, seed)
     else:
-        count = device.einsum([seed], device.graph.tensors[name].dims)
+        each = seed if name else device.row(COUNTED, beyond(device.graph), [device.read(WEIGHTS)])
+        count = device.einsum([each], device.graph.tensors[device.graph.ops[-1].inputs[0]].dims)
         seed = device.einsum([seed, device.row(INVERSE, (), [count])], ())
     return device.einsum([seed, _loss_scale(device)], ()) if device.reference.scaled else seed
 

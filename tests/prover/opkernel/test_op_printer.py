@@ -80,7 +80,9 @@ SAYS = {
     ("hsdp", "abstract"): '[loss]\npreset = "token_mean"', ("zero3", "abstract"): SCALED, ("zero2*tp", "gpt"): SCALED,
     ("zero1", "two_losses"): '[loss]\npreset = "token_mean"', ("zero3", "two_losses"): "", ("zero3", "statistics"): "",
     ("hsdp", "amax"): "", ("zero1*cp", "gpt"): '[optimizer]\nfp8_scales = ["*"]',
-    ("zero3", "moe"): '[optimizer]\nrouter_bias = true'}
+    ("zero3", "moe"): '[optimizer]\nrouter_bias = true',
+    ("zero3*cp", "gpt"): '[loss]\npreset = "token_mean"\n[tokens]\nweights = true\ndocuments = true',
+    ("zero1*cp_ulysses", "gpt"): '[loss]\npreset = "token_mean"\nper = "sequence"'}
 """A strategy and a model -> tables that say more than a placement."""
 
 
@@ -312,6 +314,7 @@ def test_what_random_edits_found_stays_outside(strategy: str, model: str, words:
     assert not accepted(pa.edit(step_of(strategy, model), words))
 
 
+WEIGHED = '[loss]\npreset = "token_mean"\n[tokens]\nweights = true'
 FLAG, LOAD = "update.layer.weight.skip.compute", "reduce.layer.amax.grad_sum.reduce[dp_replicate,dp_shard]"
 
 
@@ -332,6 +335,8 @@ FLAG, LOAD = "update.layer.weight.skip.compute", "reduce.layer.amax.grad_sum.red
     ("dp", "two_losses", "", {"drop": "backward.ahead.scale"}),
     ("dp", "abstract", "", {"drop": "forward.loss.compute"}),
     ("dp", "two_losses", "", {"set": "forward.ahead.compute", "verb": "scale"}),
+    ("dp*cp", "gpt", WEIGHED, {"set": "prepare.loss.count.all_reduce[dp,cp]", "axes": ["dp"]}),
+    ("dp*cp", "gpt", WEIGHED, {"drop": "prepare.loss.count.all_reduce[dp,cp]"}),
     ("zero1", "two_losses", '[loss]\npreset = "token_mean"', {"drop": "prepare.ahead.count.all_reduce[dp]"}),
     ("zero3", "abstract", "", {"drop": "backward.layer.compute"})])
 def test_what_is_refuted_of_flags_statistics_and_losses_is_not_accepted(

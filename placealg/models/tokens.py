@@ -190,6 +190,17 @@ def _counted(g: Builder, at: str, losses: Mapping[str, str], said: Attributes) -
     return g.mul(f"{at}.means", total, g.unary(f"{at}.share", length, "reciprocal")).name
 
 
+def summed(graph: Graph) -> str:
+    """What the loss of a graph sums, one of `loss_terms.PER`: tokens, or means of sequences or documents.
+
+    >>> from placealg.models.transformer import gpt
+    >>> summed(gpt().graph), summed(with_attributes(gpt(), Attributes(per="sequence")).graph)
+    ('token', 'sequence')
+    """
+    dims = graph.tensors[graph.ops[-1].inputs[0]].dims if WEIGHTS in graph.tensors else (SEQUENCE,)
+    return "document" if DOCUMENT in dims else "token" if SEQUENCE in dims else "sequence"
+
+
 def attributes(graph: Graph) -> Iterator[str]:
     """The attributes of tokens that are data of a graph.
 

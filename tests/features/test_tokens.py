@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -11,15 +14,18 @@ import pytest
 
 import placealg as pa
 from placealg.cases.case import read_case
+from placealg.check.prove import judge
+from placealg.cli.glosses import SAYS
 from placealg.cost.flop import flop
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.transformer import Style, gpt, mla
-from placealg.prover.examine import examine
+from placealg.prover.examine import examine, hypotheses
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.checker import accepts
 from placealg.prover.opkernel.printer import printed
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
+from placealg.render.proof import assumption
 from placealg.simulator import Setting, simulate, tokens
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
@@ -198,3 +204,45 @@ def test_attention_as_one_op_runs_over_pairs_of_one_document(seed: int) -> None:
     share = Fraction(sum(n * n for n in lengths), s * s)
     assert packed.value(**sizes, s=s, packed=share) == sum(whole.value(**sizes, s=n) for n in lengths)
     assert packed.value(**sizes, s=s) == whole.value(**sizes, s=s)
+
+
+def counted_alone(seed: int) -> tuple[str, dict[str, object]]:
+    """A strategy file whose loss is divided by each rank's own count, and what else its table says."""
+    draw = Random(seed)
+    per = draw.choice(("sequence", "document", "token"))
+    kept: dict[str, object] = {"per": per} if per != "token" or draw.random() < 0.5 else {}
+    kept |= {"scale": "dynamic"} if draw.random() < 0.4 else {}
+    kept |= {"reference": "token_mean"} if draw.random() < 0.3 else {}
+    loss = {"preset": "token_mean", "count_axes": ["microbatch"], **kept}
+    tokens = "[tokens]\nweights = true\ndocuments = true\n" if per == "document" or draw.random() < 0.5 else ""
+    said = "".join(f"{key} = {json.dumps(value)}\n" for key, value in loss.items())
+    tokens = '[optimizer]\nskip = "overflow"\n' * ("scale" in kept) + tokens
+    return f'base = "{draw.choice(("dp", "zero1", "zero3"))}"\nmodel = "gpt"\n{tokens}[loss]\n{said}', kept
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 12))])
+def test_a_repair_divides_the_same_loss_by_all_that_it_sums(seed: int, tmp_path: Path) -> None:
+    """What a repair says of [loss] is, but for divisors, what the file said: it is proved, and of the same sum."""
+    text, kept = counted_alone(seed)
+    path = tmp_path / "own.toml"
+    path.write_text(text, encoding="utf-8")
+    case = read_case(str(path), None, [])
+    told = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)[0].counterexample
+    assert told is not None
+    assert told.repair is not None
+    assert (told.obligation, told.counted) == ("normalizer", kept.get("per", "token"))
+    assert told.unit.startswith(f"a {told.counted} on dp = ")
+    said = tomllib.loads(told.repair.edit)["loss"]
+    assert said == {"preset": "token_mean", **kept}
+    path.write_text(f"{told.repair.edit}\n{text.partition('[loss]')[0]}", encoding="utf-8")
+    assert pa.prove(read_case(str(path), None, []).step).verdict == PROVED
+
+
+@pytest.mark.parametrize(("per", "says"), [
+    ("token", "every rank of the data axes holds equally many valid tokens in every microbatch"),
+    ("sequence", "every rank of the data axes holds equally many sequences with a valid token in every microbatch"),
+    ("document", "every rank of the data axes holds equally many documents with a valid token in every microbatch")])
+def test_equal_counts_are_of_what_the_loss_sums(per: str, says: str) -> None:
+    step = derived(f'base = "dp"\n[tokens]\ndocuments = true\n[loss]\nper = "{per}"\n')
+    (held,) = [h for h in hypotheses(step) if h.name == "equal_counts"]
+    assert assumption(held, SAYS) == f"equal_counts over {{dp, microbatch}}: {says}"

@@ -17,6 +17,8 @@ from placealg.cases.case import read_case
 from placealg.check.prove import judge
 from placealg.cli.glosses import SAYS
 from placealg.cost.flop import flop
+from placealg.cost.storages import local
+from placealg.cost.walk import walked
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.transformer import Style, gpt, mla
@@ -246,3 +248,21 @@ def test_equal_counts_are_of_what_the_loss_sums(per: str, says: str) -> None:
     step = derived(f'base = "dp"\n[tokens]\ndocuments = true\n[loss]\nper = "{per}"\n')
     (held,) = [h for h in hypotheses(step) if h.name == "equal_counts"]
     assert assumption(held, SAYS) == f"equal_counts over {{dp, microbatch}}: {says}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_attention_that_is_written_out_makes_a_mask_of_documents(seed: int) -> None:
+    """A number for each query and each key of a sequence, of 1 byte, of the queries that a rank has; fused none."""
+    draw = Random(seed)
+    base, parts = draw.choice((("dp", 1), ("cp", "cp"), ("cp_ring", "cp"), ("tp_sp", 1), ("zero3*cp", "cp")))
+    again = draw.random() < 0.5
+    text = f'base = "{base}{"*recompute_selective" * again}"\n'
+    masks = []
+    for model in ("gpt", "flash"):
+        walk = walked(derived(f"{text}{DOCUMENTS}", model))
+        made = {(t.event.path, s) for t in walk.tensors.walk() for s in t.during if s.version[0].endswith(".seen")}
+        masks.append([(path, local(s.tensor, s.box, walk.tensors.split_batch), s.tensor.element) for path, s in made])
+    written, fused = masks
+    assert not fused
+    assert {path.partition(".")[0] for path, _, _ in written} == ({"forward", "backward"} if again else {"forward"})
+    assert {(str(n), element) for _, n, element in written} == {("b*s**2/cp" if parts == "cp" else "b*s**2", "mask")}

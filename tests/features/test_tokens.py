@@ -266,3 +266,19 @@ def test_attention_that_is_written_out_makes_a_mask_of_documents(seed: int) -> N
     assert not fused
     assert {path.partition(".")[0] for path, _, _ in written} == ({"forward", "backward"} if again else {"forward"})
     assert {(str(n), element) for _, n, element in written} == {("b*s**2/cp" if parts == "cp" else "b*s**2", "mask")}
+
+
+@pytest.mark.parametrize(("base", "axes"), [
+    ("cp_ring", ()), *(pytest.param(base, axes, marks=pytest.mark.slow) for base, axes in (
+        ("cp", ()), ("cp_ulysses", ()), ("dp*cp", ("dp",)), ("zero3*cp", ("dp",)), ("dp*cp*tp_sp", ("dp",)),
+        ("zero1*cp_ring", ("dp",)), ("zero3*cp_ulysses", ("dp",))))])
+@pytest.mark.parametrize("tokens", ["", pytest.param(WEIGHTS, marks=pytest.mark.slow)])
+def test_a_count_of_each_rank_of_a_sequence_is_refuted(base: str, axes: tuple[str, ...], tokens: str) -> None:
+    """As in Megatron-LM 7513: of ranks with 1 and 3 tokens a token of either weighs half of what its rank has."""
+    axes = (*axes, "microbatch")
+    step = derived(f'base = "{base}"\n{tokens}[loss]\npreset = "token_mean"\ncount_axes = {json.dumps(axes)}\n')
+    told = judge(step)[0].counterexample
+    assert told is not None
+    assert (told.obligation, told.got, told.want) == ("normalizer", "1/(cp*tokens[cp])", "1/tokens_total")
+    assert {1, 3} <= {count for _, count in told.tokens}
+    assert dict(told.sizes)["cp"] == 2

@@ -1,8 +1,8 @@
 """Packed documents under context parallelism: ranks share each row, and keys and values are gathered.
 
 --restart: documents begin again on each rank; --local: positions are counted from a rank's own start; --unmasked: no
-mask keeps documents apart; --length: the mean of a row is taken over a rank's own part; --turned: ranks have other parts
-of the row, one from the front and one from the back.
+mask keeps documents apart; --length: the mean of a row is taken over a rank's own part; --turned: ranks have two parts
+of the row each, one from the front and one from the back.
 """
 
 from __future__ import annotations

@@ -29,6 +29,10 @@ def predicting() -> Model:
 MODELS = {"predicting": predicting, "deepseek": lambda: resolve_model("deepseek-v3", mtp=True)}
 
 
+WEIGHED = '[tokens]\nweights = true\n[loss]\npreset = "token_mean"\nterms = ["z"]\nterm_tokens = "weighted"\n'
+PACKED = '[tokens]\ndocuments = true\npositions = "data"\n[loss]\nper = "document"\n'
+
+
 def drawn(seed: int) -> tuple[str, str]:
     """A model and a strategy file: a base, attributes, a mean, and how the losses of later tokens stand."""
     draw = Random(seed)
@@ -74,9 +78,22 @@ def test_a_later_token_has_the_weight_of_its_target(packed: bool) -> None:
 def test_a_later_token_without_its_weight_is_refuted(mode: str) -> None:
     step = derived(f'base = "cp"\n[tokens]\nweights = true\n[loss]\npreset = "token_mean"\npredictions = "{mode}"\n')
     product = "loss.weighted_mtp1" if mode == "added" else "mtp1.term.weighted"
-    wrong = pa.edit(step, {"set": f"*.{product}.*compute", "reads": ["mtp1.weighted", "data.weights_mtp1@none"]})
+    wrong = pa.edit(step, {"set": f"forward.{product}.compute", "reads": ["mtp1.weighted", "data.weights_mtp1@none"]})
     assert {v.id for v in examine(wrong).verdicts if v.verdict == REFUTED} == {"forward"}
     assert not simulate(wrong, Setting.unequal(wrong.reference, {"cp": 2}, 1), steps=1).equal
+
+
+@pytest.mark.parametrize(("terms", "path", "reads"), [
+    ("z", "layer.router.z_weighted", "layer.router.z_scaled"),
+    pytest.param("balance", "layer.router.balance_weighted", "layer.router.balance_scaled", marks=pytest.mark.slow)])
+def test_what_a_term_sums_is_observed(terms: str, path: str, reads: str) -> None:
+    """No gradient tells of what a forward alone gets wrong in a term: a run looks at what the term sums."""
+    text = WEIGHED.replace('"z"', f'"{terms}"')
+    step = pa.derive(parse_strategy_file(f'base = "dp"\n{text}').strategy, pa.moe())
+    wrong = pa.edit(step, {"set": f"forward.{path}.compute", "reads": [reads, "data.weights@none"]})
+    for made, equal in ((step, True), (wrong, False)):
+        assert simulate(made, Setting.unequal(made.reference, {"dp": 2}, 1), steps=1).equal is equal
+    assert pa.prove(wrong).verdict == REFUTED
 
 
 def test_each_unit_reads_weights_of_its_own_tokens() -> None:
@@ -87,10 +104,6 @@ def test_each_unit_reads_weights_of_its_own_tokens() -> None:
     assert graph.producer("loss.length").inputs == ("data.weights",)  # type: ignore[union-attr]
     apart = with_attributes(predicting(), Attributes(weights=True, per="sequence", apart=True)).graph
     assert apart.producer("mtp1.term.length").inputs == ("data.weights_mtp1",)  # type: ignore[union-attr]
-
-
-WEIGHED = '[tokens]\nweights = true\n[loss]\npreset = "token_mean"\nterms = ["z"]\nterm_tokens = "weighted"\n'
-PACKED = '[tokens]\ndocuments = true\npositions = "data"\n[loss]\nper = "document"\n'
 
 
 @pytest.mark.parametrize(("model", "text", "alone"), [

@@ -144,3 +144,22 @@ def test_packed_rows_of_nemo(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(f"{NEMO}  data: {{train_ds: {{packed_sequence: true}}}}\n", encoding="utf-8")
     assert said(read(path)) == BOTH
+
+
+@pytest.mark.parametrize(("backend", "want"), [("flex", {"documents": True}), ("varlen", {"documents": True}),
+                                               ("sdpa", {}), ("", {})])
+def test_the_backend_of_a_registry_says_the_mask(backend: str, want: dict[str, object], tmp_path: Path) -> None:
+    """The 2026 registries of torchtitan: flex and varlen keep the documents of a row apart."""
+    argument = f', attn_backend="{backend}"' if backend else ""
+    path = tmp_path / "config_registry.py"
+    path.write_text(f"""from torchtitan.trainer import Trainer
+from . import model_registry
+
+
+def llama3_8b() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"{argument}),
+        training=TrainingConfig(local_batch_size=1, seq_len=128),
+    )
+""", encoding="utf-8")
+    assert said(read(path)) == want

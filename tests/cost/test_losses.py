@@ -50,7 +50,7 @@ def test_bytes_a_logit_by_hand(run: str, peak: int, kept: int) -> None:
     assert round(per_logit("dp", run, "activations"), 2) == kept
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 12))])
 def test_the_loss_runs_alike_whatever_it_sums(seed: int) -> None:
     """With weights, or of sequences or documents, each way to run it holds as much of each logit, and the same chunks.
 

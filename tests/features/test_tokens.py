@@ -222,9 +222,9 @@ def counted_alone(seed: int) -> tuple[str, dict[str, object]]:
     return f'base = "{draw.choice(("dp", "zero1", "zero3"))}"\nmodel = "gpt"\n{tokens}[loss]\n{said}', kept
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 12))])
+@pytest.mark.parametrize("seed", [14, *(pytest.param(s, marks=pytest.mark.slow) for s in range(12))])
 def test_a_repair_divides_the_same_loss_by_all_that_it_sums(seed: int, tmp_path: Path) -> None:
-    """What a repair says of [loss] is, but for divisors, what the file said: it is proved, and of the same sum."""
+    """What a repair says of [loss] is, but for divisors, what the file said, and is the program that was proved."""
     text, kept = counted_alone(seed)
     path = tmp_path / "own.toml"
     path.write_text(text, encoding="utf-8")
@@ -237,7 +237,9 @@ def test_a_repair_divides_the_same_loss_by_all_that_it_sums(seed: int, tmp_path:
     said = tomllib.loads(told.repair.edit)["loss"]
     assert said == {"preset": "token_mean", **kept}
     path.write_text(f"{told.repair.edit}\n{text.partition('[loss]')[0]}", encoding="utf-8")
-    assert pa.prove(read_case(str(path), None, []).step).verdict == PROVED
+    mended = case.token_mean()
+    assert mended is not None
+    assert read_case(str(path), None, []).step.events == mended.step.events
 
 
 @pytest.mark.parametrize(("per", "says"), [
@@ -250,7 +252,7 @@ def test_equal_counts_are_of_what_the_loss_sums(per: str, says: str) -> None:
     assert assumption(held, SAYS) == f"equal_counts over {{dp, microbatch}}: {says}"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))])
 def test_attention_that_is_written_out_makes_a_mask_of_documents(seed: int) -> None:
     """A number for each query and each key of a sequence, of 1 byte, of the queries that a rank has; fused none."""
     draw = Random(seed)
@@ -269,8 +271,8 @@ def test_attention_that_is_written_out_makes_a_mask_of_documents(seed: int) -> N
 
 
 @pytest.mark.parametrize(("base", "axes"), [
-    ("cp_ring", ()), *(pytest.param(base, axes, marks=pytest.mark.slow) for base, axes in (
-        ("cp", ()), ("cp_ulysses", ()), ("dp*cp", ("dp",)), ("zero3*cp", ("dp",)), ("dp*cp*tp_sp", ("dp",)),
+    ("cp", ()), *(pytest.param(base, axes, marks=pytest.mark.slow) for base, axes in (
+        ("cp_ring", ()), ("cp_ulysses", ()), ("dp*cp", ("dp",)), ("zero3*cp", ("dp",)), ("dp*cp*tp_sp", ("dp",)),
         ("zero1*cp_ring", ("dp",)), ("zero3*cp_ulysses", ("dp",))))])
 @pytest.mark.parametrize("tokens", ["", pytest.param(WEIGHTS, marks=pytest.mark.slow)])
 def test_a_count_of_each_rank_of_a_sequence_is_refuted(base: str, axes: tuple[str, ...], tokens: str) -> None:

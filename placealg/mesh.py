@@ -58,7 +58,8 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
     Symbol("m", "microbatches per step", default=Fraction(1)),
     Symbol("s", "sequence length"),
     Symbol("docs", "documents of a sequence, at most"),
-    Symbol(PACKED, "share of the pairs of two tokens of a sequence that are of one document", "positive rational",
+    Symbol(PACKED, "share of the pairs of two tokens of a sequence that are of one document, from 1/docs to 1",
+           "positive rational",
            r"\pi", Fraction(1)),
     Symbol("h", "hidden size"),
     Symbol("a", "attention heads"),
@@ -215,7 +216,7 @@ def check_size(name: str, value: Fraction) -> None:
     placealg.errors.InputError: w = 16: an element has at most 8 bytes, and sizes are in bytes: 16 bits are w = 2
     """
     if name == PACKED and not 0 < value <= 1:
-        raise InputError(f"{name} = {value}: {SYMBOLS[name].meaning} is above 0 and at most 1")
+        raise InputError(f"{name} = {value}: {SYMBOLS[name].meaning.partition(',')[0]} is above 0 and at most 1")
     if name not in SYMBOLS or not SYMBOLS[name].meaning.startswith("bytes"):
         return
     most = _MOST_STATE if name == "o" else _MOST_BYTES

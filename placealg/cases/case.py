@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from placealg.annexes import annex
 from placealg.cases.sizes import DEVICES, read_sizes, said_sizes
@@ -39,6 +39,10 @@ from placealg.strategy.file import (
 )
 from placealg.strategy.options import TYPES
 from placealg.strategy.spec import DEFAULTS, Strategy, overlay
+from placealg.strategy.vocabulary import NORMALISING
+
+if TYPE_CHECKING:
+    from placealg.check.repair import Mended
 
 
 class StyleOptions(TypedDict, total=False):
@@ -107,14 +111,16 @@ class CommandCase:
         """The derived program that a repair may lead back to: None where the step is that program."""
         return self.base if self.step != self.base else None
 
-    def token_mean(self) -> Step | None:
-        """The program of the same strategy with the mean over tokens; None where a file edits the program."""
+    def token_mean(self) -> Mended | None:
+        """The program of the same loss, divided by all that it sums; None where a file edits the program."""
+        from placealg.check.repair import Mended  # of what refutes: it loads a solver
+
         if self.step != self.base:
             return None
         said = self.strategy.tables.get("loss", FrozenMap())
-        kept = {key: said[key] for key in ("reference", "terms") if key in said}
+        loss = {"preset": "token_mean", **{key: value for key, value in said.items() if key not in NORMALISING}}
         plain = replace(self.strategy, tables=FrozenMap({k: t for k, t in self.strategy.tables.items() if k != "loss"}))
-        return derive(overlay(plain, {"loss": {"preset": "token_mean", **kept}}), self.model)
+        return Mended(derive(overlay(plain, {"loss": loss}), self.model), FrozenMap(loss))
 
 
 _FILES = (".toml", ".json", ".yaml", ".yml", ".sh", ".py")

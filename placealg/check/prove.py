@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from placealg.prover.examine import Candidate, examine
 from placealg.prover.verdict import REFUTED, UNDECIDED, Report, not_covered, overall
 from placealg.solver_presence import why_not
 from placealg.step.edit import Edited
 from placealg.step.program import Step
+
+if TYPE_CHECKING:
+    from placealg.check.repair import Mended
 
 ENGINES = ("closed_form", "cutoff")
 """How sums over an axis are taken."""
@@ -28,7 +32,7 @@ def prove(step: Step, base: Step | None = None, file: Edited | None = None) -> R
 
 
 def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: Edited | None = None,
-          token_mean: Callable[[], Step | None] = lambda: None) -> tuple[Report, tuple[Candidate, ...]]:
+          token_mean: Callable[[], Mended | None] = lambda: None) -> tuple[Report, tuple[Candidate, ...]]:
     """The report, and what the prover found satisfiable, from which a certificate takes its sizes.
 
     `engine` is closed_form (sums over an axis by lemmas) or cutoff (written out, one axis at a time). `token_mean`

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from random import Random
 
-from placealg.check.repair import by_token_mean, find_repair
+from placealg.check.repair import Mended, by_token_mean, find_repair
 from placealg.models.graph import Graph
+from placealg.models.tokens import summed
 from placealg.progress import say
 from placealg.prover.calculus.versions import UNHELD
 from placealg.prover.evidence.counterexample import WEIGHED, Facts, facts
@@ -36,7 +37,7 @@ class Refutations:
     replayed: Mapping[tuple[str, str], Replayed]
 
     def counterexample(self, step: Step, base: Step | None, file: Edited | None,
-                       token_mean: Callable[[], Step | None]) -> Counterexample:
+                       token_mean: Callable[[], Mended | None]) -> Counterexample:
         """The counterexample of the first confirmed refutation, with a repair if one is found."""
         return _counterexample(step, base, file, self.verdicts, self.replayed, token_mean)
 
@@ -149,7 +150,7 @@ def _unclaimed(verdict: Verdict, step: Step) -> str:
 
 def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts: tuple[Verdict, ...],
                     replayed: Mapping[tuple[str, str], Replayed],
-                    token_mean: Callable[[], Step | None]) -> Counterexample:
+                    token_mean: Callable[[], Mended | None]) -> Counterexample:
     """The first refuted obligation of the table, or what stops a run before its event; in program order."""
     refuted = [v for v in verdicts if v.verdict == REFUTED]
     order = {e.path: k for k, e in enumerate(step.events)}
@@ -164,7 +165,7 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
     candidate, found, outcome = replayed[lead.id, lead.group]
     difference = outcome.difference
     assert difference is not None
-    lines = {e.path: e.line for e in step.events}
+    lines, counted = {e.path: e.line for e in step.events}, summed(graph)
     sizes = {**found.sizes, "m": found.microbatches}
     site = candidate.failure.site
     of = f" of the loss {site.loss}" if site and len(step.reference.losses) > 1 else ""
@@ -182,12 +183,13 @@ def _counterexample(step: Step, base: Step | None, file: Edited | None, verdicts
     return Counterexample(
         obligation=lead.id, event=event, group=lead.group,
         sizes=tuple(sizes.items()), device=difference.rank if stops else tuple(found.device.items()),
-        unit=f"a token{of} on {_cell(step, found.cell)}", got=has, want=want, mass=found.mass, explanation=explanation,
+        unit=f"a {counted}{of} on {_cell(step, found.cell)}", got=has, want=want, mass=found.mass,
+        explanation=explanation,
         single_device="runs to its end" if stops else _beside(difference.want, single),
         distributed=f"{_beside(difference.got, many)} ({_where(difference, lines)})",
         repair=find_repair(step, base, file) if base else
         by_token_mean(step, token_mean()) if lead.id == "normalizer" else None, line=lines.get(event, 0),
-        tokens=tuple((_cell(step, cell), count) for cell, count in found.counts))
+        tokens=tuple((_cell(step, cell), count) for cell, count in found.counts), counted=counted)
 
 
 RESTRICTED = ("norm", "assign", "update")

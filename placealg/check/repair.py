@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from placealg.check.candidates import Table, candidates
 from placealg.check.edit_folding import folded
 from placealg.errors import InputError
-from placealg.models.backward import terms
+from placealg.frozen import FrozenMap
 from placealg.progress import say
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, Repair
@@ -38,16 +38,19 @@ def find_repair(step: Step, base: Step, file: Edited | None = None) -> Repair | 
     return None
 
 
-def by_token_mean(step: Step, mended: Step | None) -> Repair | None:
-    """The token mean in place of the loss of a derived step, where `mended`, the step that has it, is proved."""
-    if mended is None or not _proved(mended):
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """The step whose loss is divided by all that it sums, and the table [loss] that says so."""
+
+    step: Step
+    loss: FrozenMap[str, Any]
+
+
+def by_token_mean(step: Step, mended: Mended | None) -> Repair | None:
+    """Another divisor of the loss of a derived step, where the step that has it is proved."""
+    if mended is None or not _proved(mended.step):
         return None
-    beside = ", its terms aside" if terms(mended.reference.graph) else ""
-    return Repair(TOKEN_MEAN, _cost(step, mended), f"in place of what [loss] says{beside}")
-
-
-TOKEN_MEAN = 'loss = { preset = "token_mean" }'
-"""What divides the sum over all ranks and microbatches by all of their tokens, as a strategy file says it."""
+    return Repair(f"loss = {toml_value(mended.loss)}", _cost(step, mended.step), "in place of what [loss] says")
 
 
 def _proved(step: Step) -> bool:

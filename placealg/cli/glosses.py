@@ -26,7 +26,7 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
     "equal_counts": (
         "Every rank of the data axes holds equally many valid tokens in every microbatch.",
         "Under it the mean of local means is the token mean. Of an axis that cuts sequences, as cp does, it speaks of "
-        "their parts, which padding and masked prompts make unequal.",
+        "their parts, which padding and masked prompts make unequal; of a mean over sequences or documents, of these.",
         "The loss preset mean_of_means assumes it; assume = [] in [loss] withdraws it, and token_mean does without.",
     ),
     "units_independent": (

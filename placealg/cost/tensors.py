@@ -131,8 +131,17 @@ class _Walk:
         return touch
 
     def during(self, touch: Touch, held: frozenset[Storage]) -> frozenset[Storage]:
-        """What is held while an event runs; for a cross entropy, the buffers of its implementation."""
+        """What is held while an event runs: with the mask of a softmax within documents, which forward makes of them.
+
+        Of a cross entropy the buffers are those of its implementation.
+        """
         op = self.graph.producer(touch.event.tensor)
+        if op is not None and op.row.family == "softmax" and op.row.attributes and not touch.event.on_gradient and (
+                touch.event.verb == "compute" and touch.writes):
+            dims = {d: n for role, name in zip(op.row.operands, op.inputs, strict=True) if role in op.row.attributes
+                    for d, n in self.graph.tensors[name].dims.items()}
+            mask = Tensor(f"{op.output}.seen", FrozenMap(dims), element="mask")
+            return held | {Storage((mask.name, ""), along(touch.box, mask), mask)}
         if op is None or touch.event.verb != "compute" or not (run := self.runs.get(op.output)):
             return held
         its = (op.inputs[0], f"{op.output}.softmax", op.inputs[0] + GRAD)

@@ -11,6 +11,7 @@ from placealg.importers.kernels import read_words
 from placealg.importers.megatron_model import shipped_alike
 from placealg.importers.names import shipped_name
 from placealg.importers.reading import Options, Reading
+from placealg.importers.token_attributes import DOCUMENTS, read_tokens
 from placealg.models.config import resolve_model
 
 DIMS = {"mlp": "ffn", "heads": "heads", "kv_head": "heads", "kv_heads": "heads", "vocab": "vocab",
@@ -56,6 +57,7 @@ def read_levanter(document: Document, options: Options) -> Reading:
     draft.optimizer("optimizer.type", str(said.value("optimizer.type")), OPTIMIZERS)
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": means over all tokens of the step")
+    read_tokens(draft, "data.block_cross_document_attention", DOCUMENTS, off="off: a query sees what is before it")
     _model(draft)
     read_words(draft)
     return draft.reading()

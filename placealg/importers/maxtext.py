@@ -17,6 +17,7 @@ from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, refusal
 from placealg.importers.said import Said
 from placealg.importers.shell import Script, follow
+from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_owners, read_tokens
 from placealg.importers.yaml_document import yaml_document
 
 AXES = ("data", "fsdp", "fsdp_transpose", "tensor", "tensor_transpose", "tensor_sequence", "context", "sequence",
@@ -157,6 +158,11 @@ def read_maxtext(document: Document, options: Options, other: str = "") -> Readi
     draft.clip("gradient_clipping_threshold", _number(said.value("gradient_clipping_threshold")))
     draft.optimizer("opt_type", str(said.value("opt_type")), OPTIMIZERS)
     draft.token_mean()
+    made_up = str(said.value("dataset_type")) == "synthetic"
+    read_tokens(draft, "packing", DOCUMENTS, POSITIONS, on=said.flag("packing") and not made_up,
+                off="a row of made-up tokens is one document" if made_up else "a row is one document")
+    said.leave("dataset_type", "the run: data, logs, checkpoints")
+    read_owners(draft, ["context_parallel_load_balance"], sizes["context"] != 1 or sizes["sequence"] != 1)
     said.follows("loss", "[loss] preset = \"token_mean\": sums over all tokens of the step")
     _model(draft, other)
     read_words(draft)

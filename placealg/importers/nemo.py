@@ -10,12 +10,13 @@ from typing import Any
 from placealg.errors import shown
 from placealg.importers.document import Document, Key, dotted, written
 from placealg.importers.draft import Draft
-from placealg.importers.megatron import Megatron
+from placealg.importers.megatron import TOKENS, Megatron
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.tables import table
+from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 
 FLAGS = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
          "activations_checkpoint_granularity": "recompute-granularity",
@@ -63,6 +64,7 @@ def read_nemo(document: Document, options: Options) -> Reading:
     Megatron(draft, said, _world(draft)).read()
     own = draft.said
     _autocast(draft, said)
+    read_tokens(draft, "model.data.train_ds.packed_sequence", DOCUMENTS, POSITIONS)
     if str(own.raw("model.peft.peft_scheme")).lower() == "lora":
         _adapters(draft)
     for name, items in said.lists.items():
@@ -245,7 +247,8 @@ class _Nemo(Said):
                    "glu-activation": ("model", "activation"), "normalization": ("model", "normalization"),
                    "position-embedding-type": ("model", "position_embedding_type"),
                    "disable-bias-linear": ("model", "bias"),
-                   "untie-embeddings-and-output-weights": ("model", "share_embeddings_and_output_weights")}
+                   "untie-embeddings-and-output-weights": ("model", "share_embeddings_and_output_weights"),
+                   **{flag: ("model", "data", flag.replace("-", "_")) for flag in TOKENS}}
         if key in sources:
             return sources[key]
         own = self.keys.get(key, "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from placealg.importers.draft import Draft
 from placealg.importers.pipeline_csv import place_order, rows_beside
 from placealg.importers.reading import refusal
+from placealg.importers.token_attributes import read_owners
 from placealg.models.config import resolve_model
 from placealg.strategy.vocabulary import EACH, NONE
 
@@ -18,6 +19,9 @@ SCHEDULES = {"1f1b": "pp", "gpipe": "pp_gpipe", "interleaved1f1b": "pp_interleav
 
 IN_TURNS, IN_A_V = ("pp_interleaved", "pp_interleaved_zb"), ("pp_zb_v", "pp_dualpipe_v")
 """Those with several stages per rank: as many as are said, or two."""
+
+BALANCED = ("parallelism.context_parallel_load_balancer", "parallelism.context_parallel_load_balance")
+"""Keys that say in which parts ranks share a sequence, the second of them in forks and in 2025."""
 
 WHOLE = {"norms": "*norm*", "embedding": "embedding.*", "logits": "head.weight"}
 """[groups] of what a conversion of linears to fp8 leaves alone."""
@@ -142,11 +146,13 @@ def _context(draft: Draft, degrees: Degrees, keys: Mapping[str, str]) -> None:
     if degrees.context == 1:
         said.leave(keys["context"], "1: no context parallelism")
         said.inactive(keys["rotate"], "no context parallelism")
+        read_owners(draft, BALANCED, False)
         return
     ring = degrees.rotate == "alltoall"
     parts.axis("cp_ring" if ring else "cp", degrees.context)
     said.read(keys["context"], f"{'cp_ring' if ring else 'cp'} over {degrees.context} ranks; states over dp and cp")
     said.read(keys["rotate"], "how keys and values travel")
+    read_owners(draft, BALANCED, True)
     axes = [a for _, sizes in parts.factors for a in sizes if a in ("dp", "dp_shard", "cp")]
     if len(axes) > 1:
         if degrees.pipeline > 1:

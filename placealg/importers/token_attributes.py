@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from placealg.importers.draft import Draft
 
@@ -12,6 +13,18 @@ Attribute = tuple[str, bool | str]
 WEIGHTS: Attribute = ("weights", True)
 DOCUMENTS: Attribute = ("documents", True)
 POSITIONS: Attribute = ("positions", "data")
+
+
+OWNERS = "who owns which part of a sequence, in a zig-zag say: what is proved is of any owners"
+"""What becomes of a key that balances work along a sequence."""
+
+
+def read_owners(draft: Draft, keys: Iterable[str], cut: bool) -> None:
+    """Keys that balance the work of ranks that share sequences; `cut` says that some do."""
+    for key in keys:
+        if cut and draft.said.has(key):
+            draft.said.read(key, OWNERS)
+        draft.said.leave(key, "no ranks share sequences")
 
 
 def read_tokens(draft: Draft, key: str, *said: Attribute, on: bool | None = None, off: str = "") -> None:

@@ -25,6 +25,7 @@ from placealg.importers.titan import (
     place,
     stages,
 )
+from placealg.importers.token_attributes import DOCUMENTS, read_tokens
 from placealg.models.config import resolve_model
 
 SECTIONS = ("parallelism", "training", "experimental")
@@ -345,6 +346,8 @@ def _loss(draft: Draft) -> None:
         said.follows("loss", f"[loss] preset = \"token_mean\": {why}")
     else:
         said.follows("loss", f"[loss] mean_of_means: each rank's mean, averaged{f', {why}' if old else ''}")
+    masked = said.choice("model.attn_mask_type", said.value("model.attn_mask_type"), ("causal", "block_causal"))
+    read_tokens(draft, "model.attn_mask_type", DOCUMENTS, on=masked == "block_causal", off="causal alone")
     said.follows("attention", "--flash: attention is one op of PyTorch under every backend")
     draft.runs["flash"] = True
     key = "loss.function"

@@ -57,6 +57,10 @@ def read_registry(document: Document, options: Options) -> Reading:
     return held_beside(read_titan(flat, options, RENAMED), options, sequence, experts)
 
 
+WITHIN_DOCUMENTS = ("flex", "flex_flash", "varlen")
+"""The values of attn_backend under which a registry's attention has mask_type block_causal (models/*/__init__.py)."""
+
+
 def _evaluator(text: str, file: str, options: Options) -> Evaluator:
     """The evaluator of a file, which follows functions of Trainer.Config into the files from which they come."""
     found: dict[str, Evaluator | None] = {}
@@ -229,6 +233,10 @@ def _model(config: Record, function: str, data: dict[str, Any], lines: dict[Key,
     data["model"] = {"name": stem, "flavor": flavor or "debugmodel"}
     line = config.lines.get("model_spec", 0)
     lines[("model", "name")] = lines[("model", "flavor")] = line
+    backend = spec.fields.get("attn_backend") if isinstance(spec, Record) else None
+    if isinstance(spec, Record) and isinstance(backend, str):
+        data["model"]["attn_mask_type"] = "block_causal" if backend in WITHIN_DOCUMENTS else "causal"
+        lines["model", "attn_mask_type"] = spec.lines.get("attn_backend", line)
     converters = spec.fields.get("converters") if isinstance(spec, Record) else None
     if isinstance(converters, list):
         names = [c.name.partition(".")[0] if isinstance(c, Record) else _plain(c) for c in converters]

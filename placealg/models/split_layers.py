@@ -83,7 +83,7 @@ def layers_apart(model: Model, unit: str, first: int = 0, every: int = 0, share:
     mark = f"L_{unit}"
     mine = [op for op in graph.ops if op.unit == DEPTH]
     at = graph.ops.index(mine[0])
-    tensors = dict(graph.tensors) | {new: replace(t, name=new, sparse=_renamed(t.sparse, named))
+    tensors = dict(graph.tensors) | {new: replace(t, name=new, sparse=renamed(t.sparse, named))
                                      for old, new in named.items() for t in (graph.tensors[old],)}
     ops = (*graph.ops[:at], *(_copied(op, named, unit) for op in mine), *graph.ops[at:])
     loops = (Loop(unit, Monomial.of(mark), named[loop.slot], loop.first, named[loop.last]),
@@ -108,7 +108,12 @@ def _named(name: str, unit: str) -> str:
     return f"{unit}.in" if name == f"{DEPTH}.in" else f"{unit}.{name}"
 
 
-def _renamed(sparse: Mapping[str, str], named: Mapping[str, str]) -> FrozenMap[str, str]:
+def renamed(sparse: Mapping[str, str], named: Mapping[str, str]) -> FrozenMap[str, str]:
+    """The dims along which a tensor is sparse, where what chooses along them has another name.
+
+    >>> renamed({"expert": "layer.router.route"}, {"layer.router.route": "again.layer.router.route"})
+    {expert: again.layer.router.route}
+    """
     return FrozenMap({dim: named.get(route, route) for dim, route in sparse.items()})
 
 

@@ -21,7 +21,7 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import ALONE, PREDICTION, STAGE_ENDS
 from placealg.models.graph import DEPTH, ONCE, Graph, Loop, Op, unit_of
 from placealg.models.model import Model
-from placealg.models.split_layers import DONE
+from placealg.models.split_layers import DONE, renamed
 
 ENTRY, EXIT = "entry", "exit"
 """The units that hand on what the embedding made, and what the last layer did."""
@@ -50,6 +50,36 @@ def original(parameter: str) -> str:
     ('head.norm.weight', 'mtp1.norm.weight', 'layer.norm1.weight')
     """
     return re.sub(rf"^(mtp\d+\.(?={HEAD}\.)|({'|'.join(DONE)})\.(?={DEPTH}\.))", "", parameter)
+
+
+def with_own_data(model: Model) -> Model:
+    """The model each of whose units has a copy of the data that others read, too: another stage may run it.
+
+    The first unit that reads data has them under their own name.
+
+    >>> from placealg.models.transformer import gpt
+    >>> from placealg.models.tokens import Attributes, with_attributes
+    >>> packed = with_attributes(gpt(), Attributes(documents=True, per="document"))
+    >>> sorted({*with_own_data(packed).graph.tensors} - {*packed.graph.tensors})
+    ['data.documents.loss']
+    """
+    graph = model.graph
+    homes, tensors, ops = dict[str, str](), dict(graph.tensors), list[Op]()
+    for op in graph.ops:
+        own = {name: f"{name}.{op.unit}" for name in op.inputs
+               if graph.tensors[name].kind == "data" and homes.setdefault(name, op.unit) != op.unit}
+        tensors |= {copy: replace(graph.tensors[name], name=copy) for name, copy in own.items()}
+        ops.append(replace(op, inputs=tuple(own.get(name, name) for name in op.inputs)) if own else op)
+    return replace(model, graph=replace(graph, tensors=FrozenMap(tensors), ops=tuple(ops)))
+
+
+def shown_data(name: str) -> str:
+    """The data of which data of this name are a unit's copy, or that they are.
+
+    >>> shown_data("data.documents.loss"), shown_data("data.documents")
+    ('data.documents', 'data.documents')
+    """
+    return ".".join(name.split(".")[:2])
 
 
 def alone_problem(model: Model, ends: Iterable[str]) -> str:
@@ -151,7 +181,8 @@ def _predicting_apart(graph: Graph) -> tuple[Graph, dict[str, str]]:
         inner[unit], outer[unit] = own[:at], own[at:]
     moved = {n: f"{units[0]}.{n}" for o in inner[HEAD] for n in (o.output, *o.inputs) if unit_of(n) == HEAD}
     moved |= {o.output: o.output.replace(u, f"{u}_{HEAD}", 1) for u in units for o in outer[u]}
-    tensors = {moved.get(n, n): replace(t, name=moved.get(n, n)) for n, t in graph.tensors.items()}
+    tensors = {moved.get(n, n): replace(t, name=moved.get(n, n), sparse=renamed(t.sparse, moved))
+               for n, t in graph.tensors.items()}
     ops = [o for o in graph.ops if o.unit not in (HEAD, *units, "loss")]
     loops, beside = [*graph.loops], list[Loop]()
     main, left = last.last, {last.last: last.last}

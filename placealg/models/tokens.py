@@ -7,7 +7,8 @@ sequence, or per document, is one of means: of each the weighted sum over its to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.arith import Monomial
@@ -21,9 +22,6 @@ from placealg.models.stage_parts import predicting
 WEIGHTS, DOCUMENTS, POSITIONS = "data.weights", "data.documents", "data.positions"
 """The weight of each token in the loss, the document that it is of, and its position in that."""
 
-OF_LOSS = "data.loss_documents"
-"""The documents as the loss reads them, which another stage of a pipeline may compute than attention."""
-
 DOCUMENT = "document"
 """The dim of the documents of a sequence."""
 
@@ -35,6 +33,7 @@ class Attributes:
     """Which attributes of tokens are data, and what the loss is a mean over, one of `loss_terms.PER`.
 
     `apart` says that the losses of layers that predict later tokens are terms of their own, not added to each token's.
+    In either case a later token counts by its own weight (`weights_of`).
     """
 
     weights: bool = False
@@ -45,6 +44,11 @@ class Attributes:
 
     def __bool__(self) -> bool:
         return self.weights or self.documents or self.positions or self.per != "token" or self.apart
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the loss of a token is multiplied by its weight: so are those of means."""
+        return self.weights or self.per != "token"
 
 
 def attributes_problem(model: Model, said: Attributes) -> str:
@@ -105,23 +109,26 @@ def with_attributes(model: Model, said: Attributes) -> Model:
     if said.positions and POSITIONS not in graph.tensors and any(turns(graph, op) for op in graph.ops):
         g.ids(POSITIONS, f"{BATCH} {SEQUENCE}")
     ops: list[Op] = []
-    summed: dict[str, str] = {}
+    losses, left = {"": graph.ops[-1].inputs[0]}, set[str]()
     for op in graph.ops[:-1]:
         known = len(g.ops)
-        made = _bounded(g, graph, op) if said.documents and attends(op) else op
+        made = [_bounded(g, graph, op) if said.documents and attends(op) else op]
         if said.positions and turns(graph, op):
-            made = replace(op, inputs=(*op.inputs, POSITIONS))
-        if said.apart and op.output in _added(graph):
-            summed[op.output] = summed.get(op.inputs[0], op.inputs[0])
-            g.sum(f"{op.unit}.sum", op.inputs[1])
-            ops += g.ops[known:]
-        else:
-            ops += [*g.ops[known:], made]
-    last, known = graph.ops[-1], len(g.ops)
-    loss = summed.get(last.inputs[0], last.inputs[0])
-    total = _weighted(g, graph, loss, said)
-    ops += [*g.ops[known:], replace(last, inputs=(total,))]
-    tensors = FrozenMap({name: tensor for name, tensor in g.tensors.items() if name not in summed})
+            made = [replace(op, inputs=(*op.inputs, POSITIONS))]
+        if op.output in _added(graph) and (said.apart or said.weighs):
+            before, later = op.inputs
+            losses[""] = before if before not in left else losses[""]
+            left.add(op.output)
+            if said.apart:
+                g.sum(f"{op.unit}.sum", _counted(g, f"{op.unit}.term", {op.unit: later}, said))
+            else:
+                losses[op.unit] = later
+            made = []
+        ops += [*g.ops[known:], *made]
+    known = len(g.ops)
+    total = _counted(g, "loss", losses, said)
+    ops += [*g.ops[known:], replace(graph.ops[-1], inputs=(total,))]
+    tensors = FrozenMap({name: tensor for name, tensor in g.tensors.items() if name not in left})
     return replace(model, graph=Graph(tensors, tuple(ops), graph.loops))
 
 
@@ -141,23 +148,57 @@ def _keys(graph: Graph) -> dict[str, str]:
     return next({SEQUENCE: op.rename[SEQUENCE]} for op in graph.ops if SEQUENCE in op.rename)
 
 
-def _weighted(g: Builder, graph: Graph, loss: str, said: Attributes) -> str:
-    """What the loss sums: the loss of each token times its weight, or the means of sequences or documents."""
-    if not said.weights and said.per == "token":
+def weights_of(unit: str) -> str:
+    """The weights of the tokens that a unit predicts, each where its loss is; "" is the head, of the next token.
+
+    >>> weights_of(""), weights_of("mtp1"), ahead(weights_of("mtp1"))
+    ('data.weights', 'data.weights_mtp1', 1)
+    """
+    return f"{WEIGHTS}_{unit}" if unit else WEIGHTS
+
+
+def ahead(name: str) -> int:
+    """How many tokens further than the head predicts those are of which data of this name are the weights."""
+    found = re.fullmatch(rf"{re.escape(WEIGHTS)}_mtp(\d+)", name)
+    return int(found[1]) if found else 0
+
+
+def _counted(g: Builder, at: str, losses: Mapping[str, str], said: Attributes) -> str:
+    """What a loss sums, of the losses of each token, by the unit that predicts it.
+
+    It is each times its token's weight, or the means of these over sequences or documents, whose length is the weight
+    of the tokens that the first unit predicts. Without weights there is one unit alone.
+    """
+    (unit, loss), *further = losses.items()
+    if not said.weighs:
         return loss
-    dims = tuple(graph.tensors[loss].dims)
-    weights = g.data(WEIGHTS, dims)
-    weighted = g.mul("loss.weighted", loss, weights)
+    dims = tuple(g.tensors[loss].dims)
+    weights = g.data(weights_of(unit), dims)
+    weighted = g.mul(f"{at}.weighted", loss, weights)
+    if further:
+        others = [g.mul(f"{at}.weighted_{later}", each, g.data(weights_of(later), dims)) for later, each in further]
+        weighted = g.add(f"{at}.together", weighted, *others)
     if said.per == "token":
         return weighted.name
     if said.per == "sequence":
         to = [d for d in dims if d != SEQUENCE]
-        total, length = g.sum("loss.total", weighted, to=to), g.sum("loss.length", weights, to=to)
+        total, length = g.sum(f"{at}.total", weighted, to=to), g.sum(f"{at}.length", weights, to=to)
     else:
-        of = g.one_hot("loss.of", g.ids(OF_LOSS, dims), DOCUMENT)
+        of = g.one_hot(f"{at}.of", DOCUMENTS, DOCUMENT)
         to = [*(d for d in dims if d != SEQUENCE), DOCUMENT]
-        total, length = g.einsum("loss.total", weighted, of, to=to), g.einsum("loss.length", weights, of, to=to)
-    return g.mul("loss.means", total, g.unary("loss.share", length, "reciprocal")).name
+        total, length = g.einsum(f"{at}.total", weighted, of, to=to), g.einsum(f"{at}.length", weights, of, to=to)
+    return g.mul(f"{at}.means", total, g.unary(f"{at}.share", length, "reciprocal")).name
+
+
+def summed(graph: Graph) -> str:
+    """What the loss of a graph sums, one of `loss_terms.PER`: tokens, or means of sequences or documents.
+
+    >>> from placealg.models.transformer import gpt
+    >>> summed(gpt().graph), summed(with_attributes(gpt(), Attributes(per="sequence")).graph)
+    ('token', 'sequence')
+    """
+    dims = graph.tensors[graph.ops[-1].inputs[0]].dims if WEIGHTS in graph.tensors else (SEQUENCE,)
+    return "document" if DOCUMENT in dims else "token" if SEQUENCE in dims else "sequence"
 
 
 def attributes(graph: Graph) -> Iterator[str]:
@@ -167,4 +208,4 @@ def attributes(graph: Graph) -> Iterator[str]:
     >>> list(attributes(with_attributes(gpt(), Attributes(weights=True)).graph))
     ['data.positions', 'data.weights']
     """
-    return (name for name in graph.tensors if name in (WEIGHTS, DOCUMENTS, POSITIONS))
+    return (name for name in graph.tensors if name in (DOCUMENTS, POSITIONS) or name.startswith(WEIGHTS))

@@ -18,6 +18,7 @@ import z3
 from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
 from placealg.models.stage_parts import predicting
+from placealg.models.tokens import summed
 from placealg.progress import say
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.places import NoRule
@@ -137,7 +138,7 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
     named = []
     cells = (*step.reference.data_axes, *((MICROBATCH,) if step.reference.microbatches != 1 else ()))
     if "equal_counts" in step.reference.hypotheses and cells:
-        named.append(Hypothesis("equal_counts", over=cells))
+        named.append(Hypothesis("equal_counts", _of_means(summed(step.reference.graph)), over=cells))
     graph = step.reference.graph
     if step.reference.whole:
         named.append(Hypothesis("units_independent",
@@ -159,6 +160,16 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
     if step.reference.microbatches == 1:
         named.append(Hypothesis("microbatches", is_=1))
     return tuple(named)
+
+
+def _of_means(of: str) -> str:
+    """What equal counts are of where means are summed; "" where tokens are.
+
+    >>> _of_means("sequence"), _of_means("token")
+    ('every rank of the data axes holds equally many sequences with a valid token in every microbatch', '')
+    """
+    return "" if of == "token" else (
+        f"every rank of the data axes holds equally many {of}s with a valid token in every microbatch")
 
 
 def _of_predictions(units: Sequence[str], apart: bool = False) -> str:

@@ -185,7 +185,8 @@ class Hypothesis:
         """The hypothesis as reports and certificates print it."""
         if self.is_ is not None:
             return f"{self.name} = {self.is_}"
-        return f"{self.name} over {{{', '.join(self.over)}}}" if self.over else f"{self.name}: {self.says}"
+        over = f" over {{{', '.join(self.over)}}}" if self.over else ""
+        return f"{self.name}{over}" + (f": {self.says}" if self.says else "")
 
     def __repr__(self) -> str:
         return self.text
@@ -207,7 +208,8 @@ class Counterexample(Shown):
     `got` and `want` are weights (or versions) at the named unit, `mass` is sum of got over sum of want over the unit
     class under equal counts, as a formula in the axis sizes where one exists: the printed `ratio`. `single_device` and
     `distributed` are the numbers of the replay on the simulator. `line` is the event's line in a program's file, 0 if
-    the event is derived. `tokens` are the numbers of tokens of the run, cell by cell, if they differ.
+    the event is derived. `tokens` are the numbers of tokens of the run, cell by cell, if they differ; of a mean over
+    sequences or documents those of these, which `counted` says.
     """
 
     obligation: str
@@ -225,6 +227,7 @@ class Counterexample(Shown):
     repair: Repair | None = None
     line: int = 0
     tokens: tuple[tuple[str, int], ...] = ()
+    counted: str = "token"
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ def counterexample_rows(found: Counterexample) -> list[tuple[str, str]]:
         ("sizes", sizes(found.sizes)),
         ("device", sizes(found.device)),
         ("unit", found.unit),
-        ("tokens", "; ".join(f"{count} on {cell}" for cell, count in found.tokens)),
+        (f"{found.counted}s", "; ".join(f"{count} on {cell}" for cell, count in found.tokens)),
         ("got", found.got),
         ("want", found.want),
         ("ratio", _ratio(found.mass)),

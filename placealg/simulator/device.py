@@ -121,27 +121,29 @@ def _order(space: Space) -> Iterator[tuple[Op, int]]:
                 yield op, instance
 
 
-def gradient(space: Space, number: int, state: State) -> tuple[dict[Slot, Numbers], Box]:
-    """The gradient of step `number`, and the loss of every token, from one forward and backward over all of them."""
+def gradient(space: Space, number: int, state: State) -> tuple[dict[Slot, Numbers], dict[Name, Box]]:
+    """The gradient of step `number`, and what the loss and each term sum, from one forward and backward over all."""
     graph = space.graph
     parameters: dict[Name, Box] = {}
     for slot, numbers in state.weight.items():
         for name, array in whole(space, slot, numbers).items():
             parameters[name, slot[1]] = Box(space.extent(graph.tensors[name].dims, ()), array)
-    run = _ReferenceRun(space, number, state.rng, parameters)
+    run, summed = _ReferenceRun(space, number, state.rng, parameters), dict[Name, Box]()
     ops = list(_order(space))
     for op, instance in ops[:-1]:
         saved = _EveryOperand(run, op, instance)
         made, kept = functions.forward(graph, op, [saved.operand(k) for k in range(len(op.inputs))], saved.draw,
                                        space.sizes)
         run.values[op.output, instance], run.kept[op.output, instance] = made, kept
-    losses = run.read(graph.ops[-1].inputs[0], "", 0)
+        if space.sums_a_term(op):
+            summed[op.output, instance] = saved.operand(0)
+    losses = summed[graph.ops[-1].output, 0] = run.read(graph.ops[-1].inputs[0], "", 0)
     weight = weights(space)
     run.gradients[run.at(graph.ops[-1].inputs[0], "", 0)] = [seed_of(space, number, losses, weight)]
     for op, instance in reversed(ops[:-1]):
         _differentiate(run, op, instance)
     return {slot: _taken(run, slot, weight) if space.reference.group(slot[0]).statistic else _summed(space, run, slot)
-            for slot in state.weight}, losses
+            for slot in state.weight}, summed
 
 
 def _differentiate(run: _ReferenceRun, op: Op, instance: int) -> None:

@@ -70,8 +70,8 @@ class Watch(Protocol):
     def mask(self, machine: Machine, event: Event, rank: int, op: Op, box: Box) -> None:
         """An op, or a whole unit, draws its random factors."""
 
-    def losses(self, machine: Machine, event: Event, rank: int, box: Box | None) -> None:
-        """The loss reads what it sums, one number per token; None where nothing of it is held."""
+    def losses(self, machine: Machine, event: Event, rank: int, of: tuple[str, int], box: Box | None) -> None:
+        """A loss, or a term in an instance of a unit, reads what it sums; None where nothing of it is held."""
 
     def stream(self, machine: Machine, event: Event, rank: int, rng: Fraction | None) -> None:
         """An op's forward reads the random stream."""

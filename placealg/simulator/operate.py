@@ -48,7 +48,7 @@ def read_loss(m: Machine, e: Event, rank: int) -> None:
     last, at = m.space.graph.ops[-1], m.stores[rank]
     final = at.finals[e.unit] = _read(m, e, rank, last.inputs[0], _labels(e, last)[0])
     if not m.reads_only:
-        m.watch.losses(m, e, rank, final)
+        m.watch.losses(m, e, rank, (last.output, 0), final)
     own = final and final.cut({BATCH: m.space.sequences(m.microbatch or 0, e.unit)})
     at.seeds[e.unit] = divided(m, e, rank, Fraction(1), m.space.weight(own.extent) if own else 0)
 
@@ -117,6 +117,8 @@ def _forward(m: Machine, e: Event) -> None:
             _merged(m, e, op, [(rank, operands[rank]) for rank in team.values()])
         return
     for rank, given in operands.items():
+        if m.space.sums_a_term(op):
+            m.watch.losses(m, e, rank, here, given[0])
         held = [box for box in given if box is not None]
         if len(held) < len(given):
             _unmade(m, e, rank, op)

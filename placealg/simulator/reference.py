@@ -24,7 +24,7 @@ Numbers = tuple[Number, ...]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The single device's state between two steps, and what the loss read of every token in the step before.
+    """The single device's state between two steps, and what the loss, and each term, summed in the step before.
 
     `average` is that of the weights, of a group that is averaged.
     """
@@ -33,7 +33,7 @@ class State:
     moments: Mapping[Slot, Numbers]
     step: Fraction
     rng: Fraction
-    losses: Box | None = None
+    losses: Mapping[tuple[str, int], Box] = FrozenMap()
     average: Mapping[Slot, Numbers] = FrozenMap()
     scale: Fraction = network.FIRST_SCALE
 
@@ -54,7 +54,7 @@ Factors = Callable[[Group, Sequence[Mapping[int, Number]]], Mapping[int, Number]
 
 
 def updated(reference: Reference, setting: Setting, state: State, gradient: Mapping[Slot, Numbers],
-            factors: Factors, losses: Box | None = None) -> State:
+            factors: Factors, losses: Mapping[tuple[str, int], Box] = FrozenMap()) -> State:
     """The state after a step with this gradient: where one that overflows skips the step, only the stream moves on."""
     if reference.skip:
         looked = [g for slot, numbers in gradient.items() if slot[0] in at_risk(reference, setting) for g in numbers]

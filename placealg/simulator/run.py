@@ -113,15 +113,16 @@ class Comparison:
         wanted = Box(box.extent, machine.space.mask(op, machine.instance, stream, box.extent))
         self._box(machine, event, rank, (f"random factors of {op.output}", machine.instance), box, wanted)
 
-    def losses(self, machine: Machine, event: Event, rank: int, box: Box | None) -> None:
-        """The loss of each token that the rank holds; a rank that has tokens holds some."""
-        losses = self.states[machine.number + 1].losses if machine.number + 1 < len(self.states) else None
+    def losses(self, machine: Machine, event: Event, rank: int, of: tuple[str, int], box: Box | None) -> None:
+        """What is summed of each token that the rank holds; a rank that has tokens holds some."""
+        losses = self.states[machine.number + 1].losses.get(of) if machine.number + 1 < len(self.states) else None
         if losses is None:
             return
+        told = of if event.on_tensor else ("loss", 0)
         if box is not None:
-            self._box(machine, event, rank, ("loss", 0), box, losses.ordered(box.dims).cut(box.extent))
+            self._box(machine, event, rank, told, box, losses.ordered(box.dims).cut(box.extent))
         elif machine.token_count(rank):
-            raise Differs(difference(machine, event, rank, ("loss", 0), None, "nothing (not held)",
+            raise Differs(difference(machine, event, rank, told, None, "nothing (not held)",
                                       _text(losses.numbers.flat[0])))
 
     def _whole(self, space: Space, number: int, slot: Slot, name: str) -> Box:

@@ -23,7 +23,8 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.blocks import BLOCK, NUMBERS
 from placealg.models.graph import Graph, Op
-from placealg.models.tokens import DOCUMENTS, OF_LOSS, POSITIONS, WEIGHTS
+from placealg.models.stage_parts import shown_data
+from placealg.models.tokens import DOCUMENTS, POSITIONS, WEIGHTS, ahead
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
 from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, reduced, residues
@@ -174,6 +175,7 @@ class Space:
 
     def data(self, name: str, number: int, sequences: Indices) -> Box:
         """The numbers that come with the batch of step `number`; ids are rows of the table that they address."""
+        name = shown_data(name)
         key = (name, number, sequences)
         if key not in self._data:
             extent = self.extent(self.graph.tensors[name].dims, sequences)
@@ -196,11 +198,12 @@ class Space:
         """
         if name == NUMBERS:
             return np.array(extent[BLOCK], np.int64)
-        if name == WEIGHTS:
-            return self._tokens.weights(extent).astype(element_type())
-        if name in (DOCUMENTS, OF_LOSS):
+        packed = DOCUMENTS in self.graph.tensors
+        if name.startswith(WEIGHTS):
+            return self._tokens.weights(extent, ahead(name), packed).astype(element_type())
+        if name == DOCUMENTS:
             return self._tokens.documents(extent)
-        return self._tokens.positions(extent) if name == POSITIONS and DOCUMENTS in self.graph.tensors else None
+        return self._tokens.positions(extent) if name == POSITIONS and packed else None
 
     def token(self, number: int, sequence: int) -> Token:
         """A token of step `number`, of a graph of whole units."""

@@ -129,8 +129,12 @@ class Tokens:
         along = valid.reshape([len(valid) if d == BATCH else 1 for d in extent])
         return np.broadcast_to(along, shape)
 
-    def weights(self, extent: Extent) -> Array:
-        """The weight of every token of an extent, over its dims; of length 1 along those that tokens lack."""
+    def weights(self, extent: Extent, further: int = 0, packed: bool = False) -> Array:
+        """The weight of every token of an extent, over its dims; of length 1 along those that tokens lack.
+
+        With `further` it is that of the token so many places further on, 0 beyond the sequence, or, of those that are
+        `packed`, beyond the document.
+        """
         sizes = self.cutting.sizes
         dims = (BATCH, *sizes)
         if not set(dims) <= set(extent):
@@ -138,7 +142,7 @@ class Tokens:
         inside = np.ix_(*(extent[d] for d in sizes)) if sizes else ()
         found = np.zeros([len(extent[d]) for d in dims], np.int64)
         for k, number in enumerate(extent[BATCH]):
-            found[k] = self._row(number)[inside]
+            found[k] = self._row_ahead(number, further, packed)[inside]
         ordered = found.transpose([dims.index(d) for d in extent if d in dims])
         return ordered.reshape([len(at) if d in dims else 1 for d, at in extent.items()])
 
@@ -169,6 +173,17 @@ class Tokens:
             weighing = self._weighing[number]
             self._rows[number] = self._drawn(number) * (weighing[self._places] if self._places else weighing)
         return self._rows[number]
+
+    def _row_ahead(self, number: int, further: int, packed: bool) -> Array:
+        """The weights of the tokens `further` places on, of a sequence."""
+        row = self._row(number)
+        if not further:
+            return row
+        moved = np.concatenate([row[further:], np.zeros_like(row[:further])])
+        if packed:
+            start = self._start(number)
+            moved[max(0, start - further):start] = 0
+        return moved
 
     def _place(self, axis: str, dim: str) -> Array:
         """Who owns each index of a dim along an axis, spread for the dims of tokens."""

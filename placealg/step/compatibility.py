@@ -13,6 +13,7 @@ from typing import Any
 
 from placealg.arith import Monomial
 from placealg.errors import InputError
+from placealg.mesh import PACKED
 from placealg.models.graph import Op, unit_of
 from placealg.models.model import Model
 from placealg.models.stage_parts import predicting
@@ -54,6 +55,7 @@ def check_fit(strategy: Strategy, model: Model) -> None:
 def check_sizes(strategy: Strategy, model: Model, sizes: Mapping[str, Fraction]) -> None:
     """Raise InputError unless every dim divides by the axes that split it, at `sizes` of axes and symbols."""
     check_length(model, sizes)
+    check_packed(sizes)
     model = trained(strategy, model)
     strategy = with_whole(strategy, model)
     for _path, error in _size_problems(strategy, model, {**strategy.mesh.sizes(), **sizes}, {**model.sizes, **sizes}):
@@ -71,6 +73,20 @@ def check_length(model: Model, sizes: Mapping[str, Fraction]) -> None:
     known: dict[str, Fraction | int] = {**model.sizes, **sizes}
     if "position" in model.graph.dims and "s" in known and "s_max" in known and known["s"] > known["s_max"]:
         raise InputError(f"s = {known['s']} exceeds s_max = {known['s_max']}, the learned positions of {model.name}")
+
+
+def check_packed(sizes: Mapping[str, Fraction]) -> None:
+    """Raise InputError where fewer pairs of tokens are said to be of one document than so many documents have.
+
+    >>> check_packed({"docs": Fraction(4), "packed": Fraction(1, 8)})
+    Traceback (most recent call last):
+    placealg.errors.InputError: packed = 1/8: of 4 documents as long as each other the share is 1/4, and of others more
+    """
+    share = sizes.get(PACKED)
+    for name, what in (("docs", "documents"), ("s", "tokens, each a document,")):
+        if share is not None and name in sizes and share * sizes[name] < 1:
+            raise InputError(f"{PACKED} = {share}: of {sizes[name]} {what} as long as each other the share is "
+                             f"{1 / sizes[name]}, and of others more")
 
 
 def fit_problems(strategy: Strategy, model: Model) -> Iterator[Problem]:

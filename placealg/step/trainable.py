@@ -16,7 +16,7 @@ from placealg.models.model import Model
 from placealg.models.router_bias import with_router_bias
 from placealg.models.router_losses import routers, with_router_losses
 from placealg.models.split_layers import AGAIN, AWAY, layers_apart, layers_problem
-from placealg.models.stage_parts import alone_problem, standing_alone
+from placealg.models.stage_parts import alone_problem, standing_alone, with_own_data
 from placealg.models.tokens import Attributes, attributes_problem, with_attributes
 from placealg.step.split import entry_dims
 from placealg.strategy.spec import DEFAULTS, Strategy, matches
@@ -38,7 +38,8 @@ def trained(strategy: Strategy, model: Model) -> Model:
     key, unit = layers_chosen(strategy)
     model = layers_apart(model, unit, **strategy.option("schedule", key)) if unit else model
     model = layers_apart(model, AWAY, share=strategy.share_away) if strategy.share_away else model
-    return standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
+    model = standing_alone(model, strategy.stages_alone) if strategy.stages_alone else model
+    return with_own_data(model) if strategy.pipeline_axis else model
 
 
 def blocks_of(strategy: Strategy, model: Model) -> Mapping[str, tuple[str, ...]]:

@@ -62,6 +62,9 @@ LOSSES: Mapping[str, Mapping[str, Any]] = {
 }
 """Loss preset -> divisor of the local sum, axes over which the count is summed, hypotheses."""
 
+NORMALISING = ("preset", "divisor", "count_axes", "assume", "term_divisor", "term_axes")
+"""The keys of [loss] that say by what sums are divided, and what that assumes; others say what is summed."""
+
 RANK = "adapter_rank"
 """The symbol of the rank of adapters."""
 

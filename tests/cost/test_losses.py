@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import pytest
@@ -47,6 +48,36 @@ def per_logit(strategy: str, run: str, what: str = "peak") -> Fraction:
 def test_bytes_a_logit_by_hand(run: str, peak: int, kept: int) -> None:
     assert round(per_logit("dp", run), 2) == peak
     assert round(per_logit("dp", run, "activations"), 2) == kept
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 12))])
+def test_the_loss_runs_alike_whatever_it_sums(seed: int) -> None:
+    """With weights, or of sequences or documents, each way to run it holds as much of each logit, and the same chunks.
+
+    What multiplies a token, its weight over a length, is no function of the logits: a run that takes their gradient in
+    forward knows it then.
+    """
+    draw = Random(seed)
+    tables = {"loss": {"preset": "token_mean", "per": draw.choice(("token", "sequence", "document"))},
+              "tokens": {"weights": True, "documents": True}}
+    run = draw.choice(tuple(RUNS))
+    model = with_loss(gpt(), run)
+    plain, told = (derive(overlay(parse_strategy("zero3*cp"), t), model) for t in ({}, tables))
+    found = []
+    for step in (plain, told):
+        one, two = ({**HUGE, "b": b, "dp": 1, "cp": 1, "docs": 2} for b in (1, 2))
+        held = [getattr(memory(step), what) for what in ("peak", "activations")]
+        found.append([round((Fraction(h.value(**{n: v for n, v in two.items() if n in h.inputs}))
+                             - Fraction(h.value(**{n: v for n, v in one.items() if n in h.inputs})))
+                            / (HUGE["s"] * HUGE["V"]), 2) for h in held])
+    assert found[0] == found[1]
+    graph = told.reference.graph
+    assert chunk_parts(graph) == chunk_parts(plain.reference.graph)
+    below = {"head.loss"}
+    for op in graph.of_unit("loss"):
+        below |= {op.output} if below.intersection(op.inputs) else set()
+    assert {n for op in graph.of_unit("loss") if op.kind == "mul" for n in op.inputs} - below == (
+        {"data.weights"} | ({"loss.share"} if tables["loss"]["per"] != "token" else set()))
 
 
 def test_a_chunk_is_as_large_as_the_hidden_states() -> None:

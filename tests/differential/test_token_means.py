@@ -22,7 +22,7 @@ BASES = {"dp": "dp", "zero1": "dp", "zero3": "dp", "zero2*tp_sp": "dp", "tp_sp":
          "dp*cp*tp_sp": "dp cp"}
 FAULTS = ("local documents", "no mask", "local positions", "keys by place", "no weights", "count all", "count once",
           "local length")
-BRIEF, SLOW = 4, 300
+BRIEF, SLOW = (1, 7, 9, 16, 28, 31, 32, 47, 57, 58), 300
 
 
 def drawn(draw: Random) -> tuple[str, Case]:
@@ -107,8 +107,7 @@ def tried(seed: int) -> tuple[str, bool, str]:
     return f"{base}: {case}", all(agrees(case, sizes, seed + k) for sizes, k in runs), str(verdict)
 
 
-@pytest.mark.parametrize("seed", [*range(BRIEF), *(pytest.param(s, marks=pytest.mark.slow)
-                                                   for s in range(BRIEF, SLOW))])
+@pytest.mark.parametrize("seed", [s if s in BRIEF else pytest.param(s, marks=pytest.mark.slow) for s in range(SLOW)])
 def test_a_step_in_words_has_the_verdict_of_its_gradient(seed: int) -> None:
     story, equal, verdict = tried(seed)
     assert verdict == (PROVED if equal else REFUTED), story

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -11,15 +14,20 @@ import pytest
 
 import placealg as pa
 from placealg.cases.case import read_case
+from placealg.check.prove import judge
+from placealg.cli.glosses import SAYS
 from placealg.cost.flop import flop
+from placealg.cost.storages import local
+from placealg.cost.walk import walked
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.transformer import Style, gpt, mla
-from placealg.prover.examine import examine
+from placealg.prover.examine import examine, hypotheses
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.checker import accepts
 from placealg.prover.opkernel.printer import printed
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
+from placealg.render.proof import assumption
 from placealg.simulator import Setting, simulate, tokens
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
@@ -198,3 +206,81 @@ def test_attention_as_one_op_runs_over_pairs_of_one_document(seed: int) -> None:
     share = Fraction(sum(n * n for n in lengths), s * s)
     assert packed.value(**sizes, s=s, packed=share) == sum(whole.value(**sizes, s=n) for n in lengths)
     assert packed.value(**sizes, s=s) == whole.value(**sizes, s=s)
+
+
+def counted_alone(seed: int) -> tuple[str, dict[str, object]]:
+    """A strategy file whose loss is divided by each rank's own count, and what else its table says."""
+    draw = Random(seed)
+    per = draw.choice(("sequence", "document", "token"))
+    kept: dict[str, object] = {"per": per} if per != "token" or draw.random() < 0.5 else {}
+    kept |= {"scale": "dynamic"} if draw.random() < 0.4 else {}
+    kept |= {"reference": "token_mean"} if draw.random() < 0.3 else {}
+    loss = {"preset": "token_mean", "count_axes": ["microbatch"], **kept}
+    tokens = "[tokens]\nweights = true\ndocuments = true\n" if per == "document" or draw.random() < 0.5 else ""
+    said = "".join(f"{key} = {json.dumps(value)}\n" for key, value in loss.items())
+    tokens = '[optimizer]\nskip = "overflow"\n' * ("scale" in kept) + tokens
+    return f'base = "{draw.choice(("dp", "zero1", "zero3"))}"\nmodel = "gpt"\n{tokens}[loss]\n{said}', kept
+
+
+@pytest.mark.parametrize("seed", [14, *(pytest.param(s, marks=pytest.mark.slow) for s in range(12))])
+def test_a_repair_divides_the_same_loss_by_all_that_it_sums(seed: int, tmp_path: Path) -> None:
+    """What a repair says of [loss] is, but for divisors, what the file said, and is the program that was proved."""
+    text, kept = counted_alone(seed)
+    path = tmp_path / "own.toml"
+    path.write_text(text, encoding="utf-8")
+    case = read_case(str(path), None, [])
+    told = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)[0].counterexample
+    assert told is not None
+    assert told.repair is not None
+    assert (told.obligation, told.counted) == ("normalizer", kept.get("per", "token"))
+    assert told.unit.startswith(f"a {told.counted} on dp = ")
+    said = tomllib.loads(told.repair.edit)["loss"]
+    assert said == {"preset": "token_mean", **kept}
+    path.write_text(f"{told.repair.edit}\n{text.partition('[loss]')[0]}", encoding="utf-8")
+    mended = case.token_mean()
+    assert mended is not None
+    assert read_case(str(path), None, []).step.events == mended.step.events
+
+
+@pytest.mark.parametrize(("per", "says"), [
+    ("token", "every rank of the data axes holds equally many valid tokens in every microbatch"),
+    ("sequence", "every rank of the data axes holds equally many sequences with a valid token in every microbatch"),
+    ("document", "every rank of the data axes holds equally many documents with a valid token in every microbatch")])
+def test_equal_counts_are_of_what_the_loss_sums(per: str, says: str) -> None:
+    step = derived(f'base = "dp"\n[tokens]\ndocuments = true\n[loss]\nper = "{per}"\n')
+    (held,) = [h for h in hypotheses(step) if h.name == "equal_counts"]
+    assert assumption(held, SAYS) == f"equal_counts over {{dp, microbatch}}: {says}"
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 8))])
+def test_attention_that_is_written_out_makes_a_mask_of_documents(seed: int) -> None:
+    """A number for each query and each key of a sequence, of 1 byte, of the queries that a rank has; fused none."""
+    draw = Random(seed)
+    base, parts = draw.choice((("dp", 1), ("cp", "cp"), ("cp_ring", "cp"), ("tp_sp", 1), ("zero3*cp", "cp")))
+    again = draw.random() < 0.5
+    text = f'base = "{base}{"*recompute_selective" * again}"\n'
+    masks = []
+    for model in ("gpt", "flash"):
+        walk = walked(derived(f"{text}{DOCUMENTS}", model))
+        made = {(t.event.path, s) for t in walk.tensors.walk() for s in t.during if s.version[0].endswith(".seen")}
+        masks.append([(path, local(s.tensor, s.box, walk.tensors.split_batch), s.tensor.element) for path, s in made])
+    written, fused = masks
+    assert not fused
+    assert {path.partition(".")[0] for path, _, _ in written} == ({"forward", "backward"} if again else {"forward"})
+    assert {(str(n), element) for _, n, element in written} == {("b*s**2/cp" if parts == "cp" else "b*s**2", "mask")}
+
+
+@pytest.mark.parametrize(("base", "axes"), [
+    ("cp", ()), *(pytest.param(base, axes, marks=pytest.mark.slow) for base, axes in (
+        ("cp_ring", ()), ("cp_ulysses", ()), ("dp*cp", ("dp",)), ("zero3*cp", ("dp",)), ("dp*cp*tp_sp", ("dp",)),
+        ("zero1*cp_ring", ("dp",)), ("zero3*cp_ulysses", ("dp",))))])
+@pytest.mark.parametrize("tokens", ["", pytest.param(WEIGHTS, marks=pytest.mark.slow)])
+def test_a_count_of_each_rank_of_a_sequence_is_refuted(base: str, axes: tuple[str, ...], tokens: str) -> None:
+    """As in Megatron-LM 7513: of ranks with 1 and 3 tokens a token of either weighs half of what its rank has."""
+    axes = (*axes, "microbatch")
+    step = derived(f'base = "{base}"\n{tokens}[loss]\npreset = "token_mean"\ncount_axes = {json.dumps(axes)}\n')
+    told = judge(step)[0].counterexample
+    assert told is not None
+    assert (told.obligation, told.got, told.want) == ("normalizer", "1/(cp*tokens[cp])", "1/tokens_total")
+    assert {1, 3} <= {count for _, count in told.tokens}
+    assert dict(told.sizes)["cp"] == 2

@@ -103,10 +103,11 @@ def rise(model: Model, modulus: int) -> tuple[int, int]:
         here.weight[slot], way, strict=True)) for slot, way in ways.items()}
     gradient, before = device.gradient(at, 0, here)
     _, after = device.gradient(at, 0, State(moved, here.moments, here.step, here.rng))
-    weight = space.seed_of(at, 0, before, space.weights(at)).numbers
     along = sum(int((field.residues(n) * v.numbers % modulus).sum()) for slot, way in ways.items()
                 for n, v in zip(gradient[slot], way, strict=True))
-    return int((weight * (after.numbers - before.numbers) % modulus).sum() % modulus), SMALL * along % modulus
+    higher = sum(int((space.seed_of(at, 0, one, space.weights(at)).numbers * (after[of].numbers - one.numbers)
+                      % modulus).sum()) for of, one in before.items())
+    return higher % modulus, SMALL * along % modulus
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -77,7 +77,7 @@ class Observed:
     def mask(self, _machine: Machine, event: Event, rank: int, _op: Any, box: Box) -> None:
         self.seen.append((event.path, rank, box.numbers.tolist()))
 
-    def losses(self, _machine: Machine, event: Event, rank: int, box: Box | None) -> None:
+    def losses(self, _machine: Machine, event: Event, rank: int, _of: tuple[str, int], box: Box | None) -> None:
         self.seen.append((event.path, rank, box and box.numbers.tolist()))
 
     def stream(self, *_: Any) -> None:

@@ -88,15 +88,20 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
     "loader.py --own": (DIFFERS, 1), "loader.py --same": (CONFORMS, 0),
     "dropout.py": (CONFORMS, 0), "dropout.py --again": (CONFORMS, 0),
     "dropout.py --again --lost": (DIFFERS, 1),
+    "packed.py": (CONFORMS, 0), "packed.py --turned": (CONFORMS, 0), "packed.py --restart": (DIFFERS, 1),
+    "packed.py --local": (DIFFERS, 1), "packed.py --unmasked": (DIFFERS, 1), "packed.py --length": (DIFFERS, 1),
+    "packed.py --turned --length": (DIFFERS, 1),
 }
 """Scripts as people write them, of models that no table knows, and what the first command says of them."""
 
 
-@pytest.mark.parametrize("words", [w if w in ("loader.py --times", "dropout.py --again") else pytest.param(
+@pytest.mark.parametrize("words", [w if w in (
+    "loader.py --times", "dropout.py --again", "packed.py --local") else pytest.param(
     w, marks=pytest.mark.slow) for w in SCRIPTS])
 def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[..., Outcome]) -> None:
     script, *more = words.split()
-    got = placealg("watch", "--mesh", "dp=2", "--format", "json", "--", str(FOLDER / script), *more)
+    mesh = "cp=2" if script == "packed.py" else "dp=2"
+    got = placealg("watch", "--mesh", mesh, "--format", "json", "--", str(FOLDER / script), *more)
     told = json.loads(got.out)
     assert (told["verdict"], got.code) == SCRIPTS[words], told["single_device"]
     assert bool(told["single_device"]["differs"]) is (told["verdict"] == DIFFERS)

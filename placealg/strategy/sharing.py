@@ -110,12 +110,13 @@ def lifetimes(schedule: Mapping[str, Any], parameters: StatePlacement, data: tup
               ) -> Mapping[str, Any]:
     """The [schedule] table, with gathered copies living along axes that join as long as along the axis that they join.
 
+    It is the innermost of those along which something is said, so that strategies may be composed in any order.
+
     >>> schedule = {"lifetime": {"dp": "microbatch"}}
     >>> placed = StatePlacement(FrozenMap({"dp": Mode.GATHERED, "cp": Mode.GATHERED}))
     >>> lifetimes(schedule, placed, ("dp", "cp"), ("cp",))["lifetime"]
     {dp: microbatch, cp: microbatch}
     """
     lives = FrozenMap(schedule.get("lifetime", {}))
-    along = leader(parameters, data, joins)
-    said = {axis: lives[along] for axis in joins if axis not in lives} if along in lives else {}
-    return {**schedule, "lifetime": lives.plus(said)} if said else schedule
+    along = leader(parameters, tuple(a for a in data if a in lives), joins)
+    return {**schedule, "lifetime": lives.plus(dict.fromkeys(joins, lives[along]))} if along else schedule

@@ -111,7 +111,7 @@ def read_types(draft: Draft, calls: Calls) -> None:
     wire = BYTES[reduced] or wire_w
     parts.types("fsdp2", wire_w=wire_w, wire=wire, **({"act": 4, "use": 4} if wire_w == 4 else {}))
     said.read(name, f"[types] wire_w = {wire_w}, wire = {wire}")
-    said.unsaid("w", "shards are in the type in which the model was made: in fp32")
+    said.unsaid("w", "shards have the type in which the model was made: fp32 is read")
 
 
 def read_recompute(draft: Draft, calls: Calls) -> None:

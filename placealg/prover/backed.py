@@ -1,13 +1,12 @@
 """What stands behind each rule of the prover: theorems of proofs/coq by file and name, or an essay of proofs/theorems.
 
-The Python rule is held against what the theorem says by tests, and against the simulator; the theorem says that a rule
-of that form is right for all sizes. A rule behind which none stands has no row's theorem, and says what holds it.
+A theorem says that a rule of that form is right, for all sizes; that the Python rule has that form is held against the
+simulator, and some of it against the theorem's own table. A rule behind which none stands says what holds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 Names = Mapping[str, tuple[str, ...]]
 """A rule -> `File.v: theorem`, an essay's file, or what holds it instead."""
@@ -47,23 +46,3 @@ OBLIGATIONS: Names = {
     "schedule": ("Pipeline.v: any_order", "schedules.py"),
     "vacuity": ("no theorem: the solver shows a model of the premises",)}
 """What is proved of a program, by obligation."""
-
-
-def stands(name: str, proofs: Path) -> bool:
-    """Whether a theorem, or an essay, is there."""
-    file, _, theorem = name.partition(": ")
-    if file == "no theorem":
-        return bool(theorem)
-    if not theorem:
-        return (proofs / "theorems" / file).exists()
-    text = (proofs / "coq" / file).read_text(encoding="utf-8")
-    return any(f"{word} {theorem} " in text for word in ("Theorem", "Lemma", "Corollary"))
-
-
-def table() -> str:
-    """All rows, in Markdown."""
-    rows = ["| rule | of | stands on |", "|---|---|---|"]
-    for of, names in (("states", STATES), ("tensors", TENSORS), ("obligations", OBLIGATIONS)):
-        rows += [f"| `{rule}` | {of} | {', '.join(n if n.startswith('no theorem') else f'`{n}`' for n in found)} |"
-                 for rule, found in names.items()]
-    return "\n".join(rows) + "\n"

@@ -23,8 +23,8 @@ from placealg.simulator.tokens import BATCH
 from placealg.step.program import Event
 from placealg.step.versions import LEFT_OUT
 
-LOCAL = ("slice", "pad", "scale")
-"""The redistributions without communication."""
+LOCAL = ("slice", "scale")
+"""The redistributions for which a rank looks at what it holds alone."""
 
 
 def operate(m: Machine, e: Event) -> None:
@@ -358,19 +358,25 @@ def _team(m: Machine, e: Event, ranks: Sequence[int]) -> Team:
     return Team(m.space, e, at, m.sequences(), m.noise, lambda member: divided(m, e, ranks[member], Fraction(1)))
 
 
+def _looking(m: Machine, e: Event) -> list[list[int]]:
+    """The ranks that look at what they hold together; for a pad, which sends nothing, at which indices others have."""
+    if e.verb in LOCAL:
+        return [[rank] for rank in m.acting(e) if m.chosen(e, rank)]
+    return [list(team.values()) for team in (m.together(e) if e.verb == "pad" else (t for _, t in m.teams(e)))]
+
+
 def _redistribute(m: Machine, e: Event) -> None:
     if e.verb not in REDISTRIBUTE:
         raise InputError(f"{e.path}: {e.verb} does not apply to a tensor", name=e.verb, valid=REDISTRIBUTE)
-    teams = m.together(e) if e.verb in LOCAL else [team for _, team in m.teams(e)]
     name = _at(m, e, e.tensor)
-    for ranks in (list(team.values()) for team in teams):
+    for ranks in _looking(m, e):
         adding = [rank for rank in ranks if not e.on_gradient or m.stores[rank].contributions(name, e.version)]
         if not adding:
             continue  # 0 stays 0
         boxes: Boxes = [gradient(m, rank, name, e.version) if e.on_gradient else _read(m, e, rank, e.tensor, e.version)
                         for rank in ranks]
         for rank, box in zip(ranks, REDISTRIBUTE[e.verb](_team(m, e, ranks), boxes), strict=True):
-            if e.verb in LOCAL and not (rank in adding and m.chosen(e, rank)):
+            if e.verb == "pad" and not (rank in adding and m.chosen(e, rank)):
                 continue
             if e.on_gradient:
                 m.stores[rank].replace(name, e.version, box)

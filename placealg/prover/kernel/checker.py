@@ -73,7 +73,6 @@ def value(term: Term) -> Any:
     if isinstance(term, bool):
         return ("True",) if term else ("False",)
     made: Any
-    name: Any
     if isinstance(term, int):
         return _peano(term)
     if isinstance(term, list):
@@ -81,10 +80,10 @@ def value(term: Term) -> Any:
         for t in reversed(term):
             made = ("Cons", value(t), made)
         return made
-    name = term[0] if isinstance(term, tuple) else term
-    if name in ("xO", "xI"):
-        return _binary(term)
-    return (_extracted(name), *(map(value, term[1:]) if isinstance(term, tuple) else ()))
+    if isinstance(term, tuple):
+        head: Any = term[0]
+        return _binary(term) if head in ("xO", "xI") else (_extracted(head), *map(value, term[1:]))
+    return (_extracted(term),)
 
 
 @functools.cache

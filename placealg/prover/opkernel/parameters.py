@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 from placealg.arith import ONE, Monomial
 from placealg.prover.kernel.fields import Outside
@@ -232,6 +233,11 @@ class Parameters(Tensors):
         for value, cell in zip(UPDATED, made, strict=True):
             self.written((value, tier, name), cell)
 
+    @cached_property
+    def trained(self) -> tuple[str, ...]:
+        """The parameters whose gradients sums over all of them have."""
+        return tuple(name for names in per_unit(self.reference).values() for name in names)
+
     def largest(self, name: str) -> bool:
         """Whether a parameter is moved by the largest of some elements: printed is how many have each value."""
         group = self.group(name)
@@ -277,8 +283,7 @@ class Parameters(Tensors):
         """
         if what in self.totals or e.divisor != ONE:
             raise Outside(e.path, f"the {what} has been read before, or is divided: not in the kernel of ops")
-        trained = {name for names in per_unit(self.reference).values() for name in names}
-        if name not in trained or (what == SKIP and not self.reference.skip):
+        if name not in self.trained or (what == SKIP and not self.reference.skip):
             raise Outside(e.path, f"the single device's {what} has no part of it: not in the kernel of ops")
         part = self.owned(e.where, name, self.state("grad_sum", e.tiers[0], name))
         if what == SKIP:
@@ -323,7 +328,7 @@ class Parameters(Tensors):
 
     def of_nothing(self, what: str) -> Cell:
         """What a sum begins with where every parameter is of a repeated unit: a part, as theirs are."""
-        first = next(name for names in per_unit(self.reference).values() for name in names)
+        first = self.trained[0]
         part = self.row(NOTHING, (), [])
         for axis, way in self.counted_at.get((what, first), {}).items():
             part = self.sent("slice", (axis,), "", way, part)

@@ -128,8 +128,9 @@ class _Printer(Parameters):
             if e.verb == "compute":
                 if [v.tensor for v in e.operands] != list(self.graph.ops[-1].inputs):
                     raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
-                if any(self.sent_from(v.tensor, v.label).value is None for v in e.operands):
-                    raise Outside(e.path, "the loss reads what is not the single device's: not in the kernel of ops")
+                self.begin("loss", e.unit)
+                for v in e.operands:
+                    self.summed_by_a_loss(self.sent_from(v.tensor, v.label))
                 self.divided[e.unit] = {}
             if e.unit not in self.divided:
                 raise Outside(e.path, "a loss that was not computed is divided: not in the kernel of ops")

@@ -52,9 +52,10 @@ Together = Mapping[str, tuple[frozenset[Reader], ...]]
 """Tensor -> sets of its readers whose gradients are added first."""
 
 WEIGHT, COUNTED, INVERSE = "weight of a token", "what weights count", "inverse"
-OVERFLOWS, LARGEST, NOTHING = "overflows", "largest", "nothing"
-"""Functions: whether a token counts, by its target, or what the weights of tokens count; one over a number; whether an
-element of a gradient is no number; the largest value that some element has; what stands for parts of no parameter."""
+SUMMED, OVERFLOWS, LARGEST, NOTHING = "what a loss sums", "overflows", "largest", "nothing"
+"""Functions: whether a token counts, by its target, or what the weights of tokens count; one over a number; what a loss
+makes of what it sums; whether an element of a gradient is no number; the largest value that some element has; what
+stands for parts of no parameter."""
 
 TOKENS = "all tokens"
 """The atom by which the single device divides: the tokens of a step."""
@@ -303,6 +304,8 @@ def _forward(device: _Device) -> None:
             device.made[loop.slot, ""] = Pair(entering, "This")
         device.stretch(unit)
         for op in ops:
+            if starts(graph, op):
+                device.row(SUMMED, (), [device.read(op.inputs[0])])
             made = forward(device, graph, op, lambda k, op=op: device.read(op.inputs[k]))  # type: ignore[misc]
             device.made.update({(op.output, name): value for name, value in made.items()})
             for group in taken_of(device.reference, op):
@@ -332,7 +335,7 @@ def _backward(device: _Device) -> None:
                 device.grads.setdefault(op.inputs[0], []).append((frozenset({(op.output, 0)}), _seed(device, op)))
                 continue
             arriving = device.gradient(op.output)
-            for k in (k for k in differentiated(graph, op) if not counted(device.reference, op.inputs[k])):
+            for k in (k for k in differentiated(graph, op) if not by_statistic(device.reference, op.inputs[k])):
                 got = backward(device, graph, op, k, arriving,
                                lambda j, op=op: device.read(op.inputs[j]),  # type: ignore[misc]
                                lambda name, op=op: device.made[op.output, name])  # type: ignore[misc]
@@ -342,7 +345,7 @@ def _backward(device: _Device) -> None:
             device.grads.setdefault(loop.first, []).append((frozenset(), Pair(leaving, "First")))
 
 
-def counted(reference: Reference, name: str) -> bool:
+def by_statistic(reference: Reference, name: str) -> bool:
     """Whether a tensor is a parameter that a statistic moves, and no gradient."""
     return any(name in group.parameters for group in reference.groups if group.statistic)
 

@@ -13,7 +13,7 @@ from placealg.prover.opkernel.program import (
     Scale,
     SScale,
 )
-from placealg.prover.opkernel.single import INVERSE, TOKENS, counted, in_order, starts, targets, weight_in
+from placealg.prover.opkernel.single import INVERSE, SUMMED, TOKENS, by_statistic, in_order, starts, targets, weight_in
 from placealg.step.event import Event, dim_of
 from placealg.step.gradient_targets import receivers
 from placealg.step.versions import origins
@@ -96,9 +96,16 @@ class Tensors(Instructions):
             self.transposed(e, op, labels)
             return
         self.entered[op.output] = self.read(op.inputs[0], labels[0])
+        if op in terms(self.graph):
+            self.summed_by_a_loss(self.entered[op.output])
         made = forward(self, self.graph, op, lambda k: self.read(op.inputs[k], labels[k]))
         for name, cell in made.items():
             self.keep(f"{op.output}.{name}" if name else op.output, "", cell)
+
+    def summed_by_a_loss(self, cell: Cell) -> None:
+        """What a loss, or a term of it, sums must be complete, and the single device's."""
+        if self.row(SUMMED, (), [cell]).value is None:
+            raise Outside(self.event.path, "the loss reads what is not the single device's: not in the kernel of ops")
 
     def transposed(self, e: Event, op: Op, labels: list[str]) -> None:
         """The backward of an op: what each operand gets."""
@@ -108,7 +115,7 @@ class Tensors(Instructions):
             self.grads.setdefault((self.key(op.inputs[0], "")[0], op.inputs[0], labels[0]), []).append(self.seed(op))
             return
         arriving = self.gradient(op.output)
-        for j in (j for j in receivers(e, self.reference) if not counted(self.reference, op.inputs[j])):
+        for j in (j for j in receivers(e, self.reference) if not by_statistic(self.reference, op.inputs[j])):
             got = backward(self, self.graph, op, j, arriving, lambda k: self.read(op.inputs[k], labels[k]),
                            lambda name: self.read(f"{op.output}.{name}" if name else op.output))
             name = op.inputs[j]

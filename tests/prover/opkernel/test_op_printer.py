@@ -336,6 +336,8 @@ FLAG, LOAD = "update.layer.weight.skip.compute", "reduce.layer.amax.grad_sum.red
     ("dp", "abstract", "", {"drop": "forward.loss.compute"}),
     ("dp", "two_losses", "", {"set": "forward.ahead.compute", "verb": "scale"}),
     ("dp*cp", "gpt", WEIGHED, {"set": "prepare.loss.count.all_reduce[dp,cp]", "axes": ["dp"]}),
+    ("zero1*cp_ulysses", "gpt", '[loss]\npreset = "token_mean"\nper = "sequence"', {
+        "move": "forward.loss.total.all_reduce[cp]", "before": "backward.head.logits.grad.compute"}),
     ("dp*cp", "gpt", WEIGHED, {"drop": "prepare.loss.count.all_reduce[dp,cp]"}),
     ("zero1", "two_losses", '[loss]\npreset = "token_mean"', {"drop": "prepare.ahead.count.all_reduce[dp]"}),
     ("zero3", "abstract", "", {"drop": "backward.layer.compute"})])

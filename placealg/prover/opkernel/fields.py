@@ -13,15 +13,16 @@ from placealg.step.versions import LEFT_OUT, ONCE
 _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
     "tensor compute": "axes divisor op reads", "tensor free": "version reads", "tensor assign": "reads",
     "tensor": "axes op source to version", "norm all_reduce": "axes op source to",
-    "skip all_reduce": "axes op source to", "compute": "where tier divisor",
+    "skip all_reduce": "axes op source to", "compute": "where tier divisor layout",
     "loss compute": "divisor reads", "loss scale": "divisor",
     "counter store": "where", "counter broadcast": "axes", "counter": "",
     "count all_reduce": "axes op source to", "count compute": "reads", "count": "",
-    "gather": "axes source to", "all_gather": "axes source to tier", "free": "axes tier", "zero": "where tier",
-    "reduce": "axes op divisor source to", "accumulate": "op tier", "scale": "divisor", "norm": "where tier",
-    "clip": "tier", "update": "where tier source", "publish": "axes source to", "broadcast": "axes", "slice": "axes",
-    "assign": "where source tier", "offload": "where source tier", "fetch": "where source tier",
-    "store": "where tier", "load": "tier"}.items()}
+    "gather": "axes source to layout", "all_gather": "axes source to tier layout", "free": "axes tier layout",
+    "zero": "where tier layout", "reduce": "axes op divisor source to layout", "accumulate": "op tier where layout",
+    "scale": "divisor where layout", "norm": "where tier layout", "clip": "tier where layout",
+    "update": "where tier source layout", "publish": "axes source to where layout", "broadcast": "axes layout",
+    "slice": "axes layout", "assign": "where source tier layout", "offload": "where source tier layout",
+    "fetch": "where source tier layout", "store": "where tier layout", "load": "tier where layout"}.items()}
 """Of an event on tensors, on the norm or the loss, or on a group, by its verb: the fields that are printed."""
 
 _SAYS = {"source": ("", "S", "P"), "to": ("", "I", "S", "R"), "op": ("", "sum", "mean", "max")}
@@ -50,6 +51,10 @@ def check_fields(e: Event) -> None:
         raise Outside(e.path, f"reads = {', '.join(e.reads)}: not in the kernel of ops")
     if any(clause.but or (clause.rank is None and not e.group) for clause in e.where):
         raise Outside(e.path, f"where = {', '.join(map(str, e.where))}: not in the kernel of ops")
+    if e.drawn:
+        raise Outside(e.path, f"layout = {e.layout}: owners that differ from rank to rank are not in the kernel of ops")
+    if e.verb == "publish" and e.where and e.axes:
+        raise Outside(e.path, "a collective of some ranks is not in the kernel of ops")
     if e.divisor.coefficient != 1:
         raise Outside(e.path, f"divisor = {e.divisor}: a number in a divisor is not in the kernel of ops")
     merged = ("", "sum", *(["max"] if (e.value, e.verb) == ("skip", "all_reduce") else []))

@@ -44,7 +44,7 @@ from placealg.prover.opkernel.program import (
 from placealg.prover.opkernel.program import Op as Operation
 from placealg.prover.opkernel.single import SKIP, Alone, Reader, alone, counted_alike
 from placealg.prover.opkernel.symbols import ROOT, Symbols
-from placealg.step.event import Clause, Event
+from placealg.step.event import Event
 from placealg.step.program import Step
 
 MICRO = "microbatches"
@@ -62,9 +62,9 @@ class Cell:
     split: Mapping[str, str]
 
 
-def own(parameter: str) -> str:
-    """The way in which owners of a parameter's elements split it."""
-    return f"owner of {parameter}"
+def own(parameter: str, layout: str = "own") -> str:
+    """The way in which owners of a parameter's elements split it, by the owner function that a layout names."""
+    return f"owner of {parameter}{f' in {layout}' * (layout != 'own')}"
 
 
 def together(step: Step) -> dict[str, tuple[frozenset[Reader], ...]]:
@@ -87,7 +87,9 @@ class Instructions:
 
     def __init__(self, step: Step) -> None:
         self.step, self.reference, self.graph = step, step.reference, step.reference.graph
-        self.symbols = Symbols(self.graph, {own(t.name): tuple(t.dims) for t in self.graph.parameters})
+        layouts = dict.fromkeys(["own", *(e.layout for e in step.events if e.group)])
+        self.symbols = Symbols(self.graph, {own(t.name, layout): tuple(t.dims) for t in self.graph.parameters
+                                            for layout in layouts})
         self.alone: Alone = alone(self.reference, self.symbols, together(step))
         self.axes = {a: k for k, a in enumerate((MICRO, *self.reference.mesh.names))}
         self.scope = ""
@@ -101,7 +103,7 @@ class Instructions:
         self.cells: dict[tuple[str, str, str], Cell] = {}
         self.live: set[tuple[str, str, str]] = set()
         self.grads: dict[tuple[str, str, str], list[Cell]] = {}
-        self.zeroed: dict[str, tuple[Clause, ...]] = {}
+        self.zeroed: dict[str, Event] = {}
         self.copies: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
         self.disk: dict[tuple[str, str], Cell] = {}
         self.parts_of: dict[tuple[str, str], Cell] = {}
@@ -114,6 +116,7 @@ class Instructions:
         self.divided: dict[str, dict[str, int]] = {}
         self.looping = False
         self.count: dict[str, Cell] = {}
+        self.counted: dict[str, dict[str, int]] = {}
 
     def looped(self, name: str) -> str:
         """The unit in whose instances a tensor is made; "" if there is one."""
@@ -245,16 +248,25 @@ class Instructions:
         self.pending.append(Do(Rename(()), (arg.slot,), out, None if claim is None else Some(claim)))
         return Cell(out, target, arg.split)
 
-    def owned(self, clauses: Iterable[Clause], parameter: str, arg: Cell, out: Slot | None = None) -> Cell:
-        """The part of a rank at a place: its own along an axis, or everything on rank 0 alone."""
-        for clause in clauses:
-            if clause.rank is None and clause.axis not in arg.split:
-                arg = self.sent("slice", (clause.axis,), "", own(parameter), arg)
+    def owned(self, by: Event, parameter: str, arg: Cell, out: Slot | None = None) -> Cell:
+        """The part of a rank where an event acts: its own along an axis, or everything on rank 0 alone."""
+        for clause in by.where:
+            mine = own(parameter, by.layout)
+            if clause.rank is None and arg.split.get(clause.axis) not in (mine, *self.dims_of(parameter)):
+                arg = self.sent("slice", (clause.axis,), "", mine, arg)
             elif clause.rank == 0:
                 arg = self.sent("slice", (clause.axis,), "", ROOT, arg)
             elif clause.rank is not None:
                 raise Outside(self.event.path, "a rank other than the first: not in the kernel of ops")
         return arg if out is None else self.copied(arg, out)
+
+    def mine(self, parameter: str) -> str:
+        """The way by which the event that is printed splits a parameter among owners."""
+        return own(parameter, self.event.layout)
+
+    def dims_of(self, parameter: str) -> tuple[str, ...]:
+        """The dims of a parameter, by which it may be split itself; none of a counter."""
+        return tuple(self.graph.tensors[parameter].dims) if parameter else ()
 
     def stream(self) -> Cell:
         """The random stream."""

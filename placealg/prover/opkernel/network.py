@@ -93,14 +93,15 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         return {"": make.row(op.kind, op.over, args), **found}
     if op.kind == "rope":
         return {"": _rotated(make, op.over[0], "", args[0], args[1:])}
-    if family == "flash" and op.kind in PRINTED and not op.draws:
+    if family == "flash" and op.kind in PRINTED:
         return _flash(make, graph, op, args, dims, out)
     if family == "cross_entropy":
         return _cross_entropy(make, op, args)
     if op.kind == "largest":
         return {"": histogram(make, args[0], _beside(out, *dims))}
     if op.kind == "unit":
-        return {"": make.row(f"unit {op.output}", _read_whole(out, dims), [*args, make.stream()])}
+        drawn = make.row(f"drawn in {op.output}", (), [make.stream()])
+        return {"": make.row(f"unit {op.output}", _read_whole(out, dims), [*args, drawn]), "drawn": drawn}
     raise Outside("", f"{op.output} is a {op.kind}: not in the kernel of ops")
 
 
@@ -155,7 +156,12 @@ def _flash(make: Maker[V], graph: Graph, op: Op, args: list[V], dims: list[tuple
     scores = make.scale({f"factor {op.kind}": 1}, products[0] if len(products) == 1 else make.add(products))
     lse = make.row("lse", [d for d in op.over if d in grid], [scores, *seen])
     probs = make.row(f"exp_minus {op.kind}", (), [scores, lse, *seen])
-    return {"": make.einsum([probs, args[2]], _beside(out, grid, dims[2])), "lse": lse}
+    return {"": make.einsum([probs, *_masks(make, op), args[2]], _beside(out, grid, dims[2])), "lse": lse}
+
+
+def _masks(make: Maker[V], op: Op) -> list[V]:
+    """By what an attention multiplies its probabilities, if it draws: the same in its backward, drawn again."""
+    return [make.row(f"mask of {op.output}", (), [make.stream()])] if op.draws else []
 
 
 def _cross_entropy(make: Maker[V], op: Op, args: list[V]) -> dict[str, V]:
@@ -192,7 +198,7 @@ def backward(make: Maker[V], graph: Graph, op: Op, operand: int, arriving: V, re
     if step.kind == "rope":
         return _rotated(make, op.over[0], "back", arriving, [read(k) for k in others])
     if op.kind == "unit":
-        return _of_unit(make, op, operand, [*map(read, range(len(op.inputs))), make.stream()], arriving, dims, out)
+        return _of_unit(make, op, operand, [*map(read, range(len(op.inputs))), of("drawn")], arriving, dims, out)
     if step.kind == "vjp":
         return _steps(make, op, step.steps, arriving, dims, out, read, of)
     raise Outside("", f"the backward of {op.output} is a {step.kind}: not in the kernel of ops")
@@ -220,7 +226,8 @@ def _steps(make: Maker[V], op: Op, steps: tuple[Backprop, ...], arriving: V, dim
         got = [value(role) for role in step.inputs]
         args, target = [v for v, _ in got], known[step.dims]
         if step.kind == "einsum":
-            result = make.einsum(args, _beside(target, *(d for _, d in got)))
+            masks = _masks(make, op) if step.output in ("dprobs", "v.grad") and op.row.family == "flash" else []
+            result = make.einsum([*args, *masks], _beside(target, *(d for _, d in got)))
         elif step.kind == "add":
             result = make.add(args)
         elif step.kind == "scale":

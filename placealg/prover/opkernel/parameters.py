@@ -12,7 +12,7 @@ from functools import cached_property
 
 from placealg.arith import ONE, Monomial
 from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.instructions import MICRO, Cell, number_of, own
+from placealg.prover.opkernel.instructions import MICRO, Cell, number_of
 from placealg.prover.opkernel.network import VALUE, statistic
 from placealg.prover.opkernel.program import (
     Free,
@@ -68,7 +68,7 @@ class Parameters(Tensors):
     def place(self, state: State, split: Mapping[str, str]) -> Slot:
         """The slot of a copy."""
         value, tier, name = state
-        return self.slot(value, tier, name, *sorted(f"{a}:{w}" for a, w in split.items() if w in (own(name), ROOT)))
+        return self.slot(value, tier, name, *sorted(f"{a}:{w}" for a, w in split.items()))
 
     def state(self, value: str, tier: str, name: str) -> Cell:
         """A state as it is read: the last copy; a slot that is empty where there is none."""
@@ -93,36 +93,34 @@ class Parameters(Tensors):
         self.pending.extend(Free(old.slot) for old in copies[at + 1:])
         self.copies[state] = (*copies[:at], new, *(replace(old, value=None) for old in copies[at + 1:]))
 
-    def gathered(self, state: State, axes: Iterable[str], source: str) -> None:
-        """A copy is gathered."""
+    def gathered(self, state: State, axes: tuple[str, ...], source: str) -> None:
+        """A copy is gathered, of what each owner has."""
         value, tier, name = state
-        read = self.state(source, tier, name)
+        shares = [c for c in self.copies.get((source, tier, name), ()) if any(a in c.split for a in axes)]
+        read = shares[-1] if shares else self.state(source, tier, name)
         split = {a: w for a, w in read.split.items() if a not in axes}
-        copy = self.sent("all_gather", axes, own(name), "", read, self.place(state, split))
+        copy = self.sent("all_gather", axes, self.mine(name), "", read, self.place(state, split))
         if source == value:
-            self.copies[state] = (*self.copies.get(state, ()), copy)
+            others = (cell for cell in self.copies.get(state, ()) if cell.slot != copy.slot)
+            self.copies[state] = (*others, copy)
         else:
             self.become(state, copy)
 
-    def ended(self, state: State, axes: tuple[str, ...], path: str) -> None:
-        """Copies end: all of them, or what was gathered over axes, of which a rank keeps its own."""
+    def ended(self, state: State, axes: tuple[str, ...]) -> None:
+        """Copies end; or a rank keeps, of all that it has, its own along axes."""
         copies = self.copies.get(state, ())
-        if not copies:
-            raise Outside(path, "what is not there is freed: not in the kernel of ops")
-        if not axes:
-            self.pending.extend(Free(cell.slot) for cell in copies)
-            del self.copies[state]
-            return
-        last = copies[-1]
-        kept = {**last.split, **{a: own(state[2]) for a in axes}}
-        if any(a in last.split for a in axes):
-            raise Outside(path, "what was not gathered is freed: not in the kernel of ops")
-        if len(copies) < 2 or copies[-2].split != kept:
-            mine = self.sent("slice", axes, "", own(state[2]), last, self.place(state, kept))
-            self.copies[state] = (*copies[:-1], mine)
-        else:
-            self.copies[state] = copies[:-1]
-        self.pending.append(Free(last.slot))
+        mine = {a: self.mine(state[2]) for a in axes}
+        kept = tuple(c for c in copies if axes and mine.items() <= c.split.items())
+        if axes and copies and kept[-1:] != copies[-1:]:
+            last = copies[-1]
+            left = {**last.split, **mine}
+            if not any(c.split == left for c in kept):
+                missing = [a for a in axes if last.split.get(a) != mine[a]]
+                kept = (*kept, self.sent("slice", missing, "", self.mine(state[2]), last, self.place(state, left)))
+        self.pending.extend(Free(c.slot) for c in copies if c not in kept)
+        self.copies[state] = kept
+        if not kept:
+            self.copies.pop(state)
 
     # ------------------------------------------------------------------ events
 
@@ -141,18 +139,20 @@ class Parameters(Tensors):
             raise Outside(e.path, f"tier = {e.tier}: not in the kernel of ops")
         if verb in ("accumulate", "reduce"):
             self.check_merging(e, name)
-        if verb in ("gather", "all_gather", "publish") and value != "grad":
+        if verb == "publish" and e.where:
+            self.written(state, self.owned(e, name, self.state(e.origin, source, name)))
+        elif verb in ("gather", "all_gather", "publish") and value != "grad":
             self.gathered(state, e.axes, e.origin)
         elif verb == "free" and (value, target) == ("grad", "device"):
             self.pending.extend(Free(cell.slot) for cell in self.parts(name))
         elif verb == "free":
-            self.ended(state, e.axes, e.path)
+            self.ended(state, e.axes)
         elif verb == "zero" and value == "grad_sum":
-            self.zeroed[name] = e.where
+            self.zeroed[name] = e
             self.pending.append(Zero(self.slot("grad_sum", target, name)))
         elif verb == "reduce" and value in ("grad", "grad_sum"):
             scatters = e.to == "S"
-            part, to = self.state(*state), own(name) if scatters else ""
+            part, to = self.state(*state), self.mine(name) if scatters else ""
             part = self.sent("reduce_scatter" if scatters else "all_reduce", e.axes, "", to, part)
             divisor = e.divisor * Monomial.of(*(e.axes if e.op == "mean" else ()))
             part = self.scaled({n: -q for n, q in divisor.powers}, part)
@@ -163,17 +163,18 @@ class Parameters(Tensors):
         elif verb == "accumulate" and value == "grad_sum":
             self.accumulate(e, name)
         elif verb == "scale" and value == "grad_sum":
-            self.copies[state] = (self.rescaled(e, self.state(*state)),)
+            self.copies[state] = (self.owned(e, name, self.rescaled(e, self.state(*state))),)
         elif verb == "norm" or (verb, value) == ("compute", SKIP):
             self.counts_in(e, value, name)
         elif (verb, value) == ("compute", "grad"):
             self.set_gradient(name, "", self.statistic(e, name))
         elif verb == "clip" and value == "grad_sum":
-            self.copies[state] = (self.einsum([self.state(*state), self.clipped()], ()),)
+            clipped = self.einsum([self.state(*state), self.clipped()], ())
+            self.copies[state] = (self.owned(e, name, clipped),)
         elif verb == "update" and value == "master" and not e.source:
             self.updated(e, name)
         elif verb == "update" and value == "average":
-            reads = [self.owned(e.where, name, self.state(*one)) for one in (state, (e.origin, source, name))]
+            reads = [self.owned(e, name, self.state(*one)) for one in (state, (e.origin, source, name))]
             self.written(state, self.row(f"average of {name}", (), [*reads, *self.flag()]))
         elif verb == "broadcast" and value in self.alone.kept:
             read = self.state(*state)
@@ -181,15 +182,15 @@ class Parameters(Tensors):
             self.become(state, self.sent("all_gather", e.axes, ROOT, "", read, self.place(state, split)))
         elif verb == "slice" and value in self.alone.kept:
             read = self.state(*state)
-            split = {**read.split, **{a: own(name) for a in e.axes}}
-            self.become(state, self.sent("slice", e.axes, "", own(name), read, self.place(state, split)))
+            split = {**read.split, **{a: self.mine(name) for a in e.axes}}
+            self.become(state, self.sent("slice", e.axes, "", self.mine(name), read, self.place(state, split)))
         elif verb in ("assign", "offload", "fetch") and e.origin:
-            self.written(state, self.owned(e.where, name, self.state(e.origin, source, name)))
+            self.written(state, self.owned(e, name, self.state(e.origin, source, name)))
         elif verb == "assign" and value == "moments":
             first = Cell(self.place(state, {}), self.named(self.alone.kept["moments"][name]),
                          dict(self.reference.split_dims.get(name, {})))
             self.pending.append(Read(self.alone.kept["moments"][name], first.slot))
-            self.written(state, self.owned(e.where, name, first))
+            self.written(state, self.owned(e, name, first))
         elif verb == "store":
             self.stored(e, name)
         elif verb == "load":
@@ -200,19 +201,22 @@ class Parameters(Tensors):
     def stored(self, e: Event, name: str) -> None:
         """What a checkpoint gets of a state."""
         disk = self.slot("disk", e.value, name)
-        self.disk[e.value, name] = self.owned(e.where, name, self.state(e.value, e.tiers[0], name), disk)
+        cell = self.state(e.value, e.tiers[0], name)
+        if not {a for a, way in cell.split.items() if way not in self.dims_of(name)} <= {c.axis for c in e.where}:
+            raise Outside(e.path, "a rank stores more than its own: not in the kernel of ops")
+        self.disk[e.value, name] = self.owned(e, name, cell, disk)
 
     def loaded(self, e: Event, name: str) -> None:
         """A rank reads of a state what it has stored."""
         if (e.value, name) not in self.disk:
             raise Outside(e.path, "nothing is stored")
-        self.written((e.value, e.tiers[1], name), self.disk[e.value, name])
+        self.written((e.value, e.tiers[1], name), self.owned(e, name, self.disk[e.value, name]))
 
     def accumulate(self, e: Event, name: str) -> None:
         """What a microbatch adds to the sum of gradients: it is added when the microbatch has run."""
-        part = self.state("grad", e.tiers[0], name)
-        if any(c.rank is not None or c.axis not in part.split for c in self.zeroed.get(name, ())):
-            raise Outside(e.path, "a sum begins on some ranks only: not in the kernel of ops")
+        part = self.owned(e, name, self.state("grad", e.tiers[0], name))
+        if name in self.zeroed:  # what begins nowhere else is added up nowhere else
+            part = self.owned(self.zeroed[name], name, part)
         part, total = self.copied(part, self.slot("added", name)), self.slot("grad_sum", e.tiers[1], name)
         self.sums.append(Pair(part.slot, total))
         whole = {a: w for a, w in part.split.items() if a != MICRO}
@@ -224,10 +228,10 @@ class Parameters(Tensors):
         read = {value: self.state(value, tier, name) for value in ("master", "moments", "grad_sum")}
         if self.largest(name):
             read["grad_sum"] = self.row(LARGEST, (VALUE,), [read["grad_sum"]])
-        args = [self.owned(e.where, name, cell) for cell in read.values()] + [self.counter("step")]
+        args = [self.owned(e, name, cell) for cell in read.values()] + [self.counter("step")]
         if over := matrices(self.reference, self.group(name), name):
             whole = [read[value] for value in self.group(name).whole_reads]
-            args.append(self.owned(e.where, name, self.row(f"matrix of {name}", over, whole)))
+            args.append(self.owned(e, name, self.row(f"matrix of {name}", over, whole)))
         args += self.flag()
         made = [self.row(f"{value} of {name}", (), args) for value in UPDATED]
         for value, cell in zip(UPDATED, made, strict=True):
@@ -254,16 +258,18 @@ class Parameters(Tensors):
         group = self.group(name)
         if not group.statistic or e.where or e.tier != "device" or (self.largest(name) and e.divisor != ONE):
             raise Outside(e.path, "it is divided, or taken by some ranks or on another tier: not in the kernel of ops")
-        single, by = SScale(self.symbols.powers({TOKENS: -1})), {n: -q for n, q in e.divisor.powers}
+        divided = dict(e.divisor.powers)
+        counts = self.by_count(divided, "loss")
+        by = {n: -q for n, q in divided.items()}
+        if counts and (group.taken or group.merge != "mean"):
+            raise Outside(e.path, "it is divided by a count of tokens: not in the kernel of ops")
         if group.taken:
             return self.scaled(by, self.read(group.taken))
         (op,) = (op for op in self.graph.ops if op.kind == "unit" and op.unit == group.unit)
         if op.output not in self.entered:
             raise Outside(e.path, "a statistic of what has not been read: not in the kernel of ops")
         value = statistic(self, self.graph, op, name, self.entered[op.output], group.merge)
-        if group.merge != "mean":
-            return self.scaled(by, value)
-        return self.emit(Scale(self.machine(by)), [value], value.split, single)
+        return self.scaled(by, value) if group.merge != "mean" else self.over_tokens(by, value, counts)
 
     def rescaled(self, e: Event, gradient: Cell) -> Cell:
         """A gradient over a divisor, which may be the scale of the loss."""
@@ -285,7 +291,7 @@ class Parameters(Tensors):
             raise Outside(e.path, f"the {what} has been read before, or is divided: not in the kernel of ops")
         if name not in self.trained or (what == SKIP and not self.reference.skip):
             raise Outside(e.path, f"the single device's {what} has no part of it: not in the kernel of ops")
-        part = self.owned(e.where, name, self.state("grad_sum", e.tiers[0], name))
+        part = self.owned(e, name, self.state("grad_sum", e.tiers[0], name))
         if what == SKIP:
             for axis in (a for a in self.flagged_over if a not in part.split):
                 part = self.sent("slice", (axis,), "", ROOT, part)
@@ -346,11 +352,12 @@ class Parameters(Tensors):
             flag = self.flag() if e.value != "rng" else []
             self.moved(e, self.copied(self.row(f"next {e.value}", (), [counter, *flag]), counter.slot))
         elif e.verb == "store":
-            self.disk[e.value, ""] = self.owned(e.where, "", counter, slot)
+            self.disk[e.value, ""] = self.owned(e, "", counter, slot)
         elif e.verb == "load" and (e.value, "") in self.disk:
             self.moved(e, self.copied(self.disk[e.value, ""], counter.slot))
         elif e.verb == "broadcast":
-            self.moved(e, self.sent("all_gather", e.axes, ROOT, "", counter, counter.slot))
+            there = self.slot("copy", e.value, *e.axes) if self.looping else counter.slot
+            self.moved(e, self.sent("all_gather", e.axes, ROOT, "", counter, there))
         else:
             raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
 

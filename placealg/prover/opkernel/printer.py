@@ -7,18 +7,25 @@ rests, and how data arrive, is the strategy's word.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any, Self, TypeVar
 
+from placealg.arith import Monomial
+from placealg.frozen import FrozenMap
 from placealg.models.tokens import WEIGHTS
 from placealg.prover.kernel.fields import Outside
 from placealg.prover.opkernel.fields import check_fields
 from placealg.prover.opkernel.instructions import MICRO, Cell, number_of
+from placealg.prover.opkernel.loop_ends import apart
 from placealg.prover.opkernel.parameters import Parameters, State
 from placealg.prover.opkernel.program import (
     Block,
+    Free,
     Held,
     Last,
+    Layers,
     Mesh,
     Microbatches,
     Number,
@@ -26,24 +33,60 @@ from placealg.prover.opkernel.program import (
     Pair,
     Program,
     Read,
+    Run,
     Slot,
     Some,
     Zero,
 )
-from placealg.prover.opkernel.single import COUNTED, COUNTERS, NORM, SKIP, TOKENS, beyond, targets, weight_in
+from placealg.prover.opkernel.single import (
+    COUNTED,
+    COUNTERS,
+    NORM,
+    SKIP,
+    TOKENS,
+    beyond,
+    counted_alike,
+    counted_over,
+    targets,
+    weight_in,
+)
 from placealg.prover.opkernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.lower import lowered
 from placealg.step.program import EventLoop, Node, Step
 
+T = TypeVar("T")
+
 
 def printed(step: Step) -> Program:
     """A step as a program of ops beside its single device; raises Outside."""
-    return _Printer(lowered(step)).program()
+    return _Printer(numbered(apart(lowered(step)))).program()
+
+
+def numbered(step: Step) -> Step:
+    """The step with its microbatches as a dim of their own, where each has tokens of its own to divide by."""
+    reference, graph = step.reference, step.reference.graph
+    if reference.weighting != "microbatch_mean" or counted_alike(reference):
+        return step
+    dims = FrozenMap({MICROBATCH: Monomial.of("m")})
+    tensors = {name: replace(t, dims=dims.plus(t.dims)) if "batch" in t.dims else t for name, t in graph.tensors.items()}
+    return replace(step, reference=replace(reference, graph=replace(graph, tensors=FrozenMap(tensors))))
+
+
+def without_frees(printed: Any) -> Any:
+    """Something printed without what it frees."""
+    if isinstance(printed, (Once, Microbatches)):
+        return replace(printed, blocks=without_frees(printed.blocks))
+    if isinstance(printed, (Run, Layers)):
+        return replace(printed, instructions=tuple(i for i in printed.instructions if not isinstance(i, Free)))
+    return tuple(map(without_frees, printed))
 
 
 class _Printer(Parameters):
     """The loops and phases of a program."""
+
+    settled = True
+    """Whether a step is printed from where states rest; else to find out where they do."""
 
     def instances(self, node: EventLoop) -> None:
         """A loop over the instances of a unit, with what it hands on."""
@@ -136,9 +179,8 @@ class _Printer(Parameters):
                 raise Outside(e.path, "a loss that was not computed is divided: not in the kernel of ops")
             divided = self.divided[e.unit]
             divided.update({name: divided.get(name, 0) + power for name, power in e.divisor.powers})
-        elif e.value == "count" and e.verb == "all_reduce" and e.unit in self.count and not self.looping:
-            self.begin("count", e.unit, *e.axes)
-            self.count[e.unit] = self.sent("all_reduce", e.axes, "", "", self.count[e.unit])
+        elif e.value == "count":
+            self.on_count(e)
         elif e.value in COUNTERS:
             self.on_counter(e)
         elif not e.on_tensor:
@@ -165,18 +207,14 @@ class _Printer(Parameters):
             if isinstance(node, EventLoop) and node.name == MICROBATCH:
                 self.flush()
                 parts.append(Once(tuple(self.blocks)))
-                self.blocks, before, self.looping = [], self.there(), True
-                self.read_data()
-                for inner in node.body:
-                    self.node(inner)
-                self.flush()
-                self.looping = False
-                self.unchanged(before, "a microbatch")
-                parts.append(Microbatches(tuple(self.sums), tuple(self.blocks)))
                 self.blocks = []
-            elif isinstance(node, Event) and (node.value, node.verb) == ("count", "compute"):
+                before = self.fork()
+                body = self.microbatch(node)
+                parts.append(self.alike(before, lambda again: again.microbatch(node), body, "a microbatch"))
+            elif isinstance(node, Event) and (node.value, node.verb) == ("count", "compute") and \
+                    not counted_alike(self.reference):
                 check_fields(node)
-                parts.extend(self.counted(node))
+                parts.extend(self.counted_before(node))
             else:
                 self.node(node)
         self.flush()
@@ -184,11 +222,57 @@ class _Printer(Parameters):
         self.blocks = []
         return tuple(parts)
 
-    def counted(self, e: Event) -> tuple[Once | Microbatches, ...]:
+    def microbatch(self, loop: EventLoop) -> Microbatches:
+        """The loop over microbatches, as the first of them runs."""
+        self.looping = True
+        self.read_data()
+        for inner in loop.body:
+            self.node(inner)
+        self.flush()
+        self.looping = False
+        blocks, self.blocks = tuple(self.blocks), []
+        return Microbatches(tuple(self.sums), blocks)
+
+    def alike(self, before: Self, printed_by: Callable[[Self], T], printed: T, what: str) -> T:
+        """What runs again, as it is printed where it finds the copies that it left; else raise Outside.
+
+        It may free these, too; else it has to be printed as it was.
+        """
+        if before.there() == self.there() or not self.settled:
+            return printed
+        before.copies = {**before.copies, **{
+            state: tuple(replace(cell, value=self.kept_as(state)) for cell in cells)
+            for state, cells in self.copies.items() if state[0] in self.alone.kept}}
+        again = printed_by(before)
+        if before.there() != self.there() or without_frees(again) != without_frees(printed):
+            raise Outside("", f"what {what} leaves of the states is not what it found: not in the kernel of ops")
+        return again
+
+    def on_count(self, e: Event) -> None:
+        """A rank's tokens are counted in a microbatch, or in all; or counts of ranks are added up.
+
+        Where all ranks have equally many in each microbatch, a count is a product of numbers.
+        """
+        self.begin("count", e.unit, *e.axes)
+        if counted_alike(self.reference):
+            if e.verb == "compute":
+                self.counted[e.unit] = {"tokens": 1, "m": 0 if self.looping else 1}
+            counted = self.counted.get(e.unit, {})
+            self.counted[e.unit] = {**counted, **{a: counted.get(a, 0) + 1 for a in e.axes}}
+        elif e.verb == "compute" and self.looping and MICROBATCH in self.graph.dims and not e.reads:
+            self.count[e.unit] = self.einsum([self.weights(weight_in(e.unit))], counted_over(self.graph))
+        elif e.verb == "all_reduce" and e.unit in self.count and self.looping == (MICROBATCH in self.graph.dims):
+            self.count[e.unit] = self.sent("all_reduce", e.axes, "", "", self.count[e.unit])
+        else:
+            raise Outside(e.path, "a count of other tokens than the single device's: not in the kernel of ops")
+
+    def counted_before(self, e: Event) -> tuple[Once | Microbatches, ...]:
         """A rank counts its own tokens, as its loss reads them, or what their weights say, in all microbatches."""
         self.begin("count", e.unit)
         whole, name = self.slot("count", e.unit), targets(self.graph) or WEIGHTS
         dims = self.graph.tensors[self.graph.ops[-1].inputs[0]].dims
+        if MICROBATCH in self.graph.dims:
+            raise Outside(e.path, "a count of all microbatches: not in the kernel of ops")
         if name not in self.alone.data or e.reads != (() if targets(self.graph) else (WEIGHTS,)):
             raise Outside(e.path, "a count of what is no token's loss: not in the kernel of ops")
         self.pending.append(Zero(whole))
@@ -247,47 +331,84 @@ class _Printer(Parameters):
         return {state: tuple(c.slot for c in cells) for state, cells in self.copies.items()
                 if state[0] in self.alone.kept}
 
-    def unchanged(self, before: Mapping[State, tuple[Slot, ...]], what: str) -> None:
-        """Copies are where they were, so that what runs again finds what it found."""
-        for state in before.keys() | self.there().keys():
-            if before.get(state) != self.there().get(state):
-                raise Outside("", f"the {state[0]} of {state[2]} is not behind {what} where it was before: "
+    def come_to_rest(self, at: Mapping[State, tuple[Cell, ...]]) -> tuple[Block, ...]:
+        """Keep of each state what a rank has of it at rest, and forget whatever it has besides."""
+        for state, cells in at.items():
+            found = self.copies.get(state, ())
+            if not found or found[0].slot == cells[0].slot:
+                self.copies[state] = found[:1]
+                continue
+            self.scope, name = self.looped(state[2]), state[2]
+            self.begin("rest", *state)
+            left = found[0]
+            for axis, way in cells[0].split.items():
+                left = left if left.split.get(axis) == way else self.sent("slice", (axis,), "", way, left)
+            self.copied(left, cells[0].slot)
+            self.copies[state] = (replace(cells[0], value=left.value),)
+            if self.scope:
+                self.loop(self.scope, False, [])
+        self.flush()
+        blocks, self.blocks = tuple(self.blocks), []
+        return blocks
+
+    def same_as(self, kept: Mapping[State, tuple[Cell, ...]], what: str) -> None:
+        """Raise Outside unless states are where they rest."""
+        for state in kept.keys() | self.there().keys():
+            if [c.slot for c in kept.get(state, ())] != [c.slot for c in self.copies.get(state, ())]:
+                raise Outside("", f"the {state[0]} of {state[2]} is not behind {what} where it rests: "
                                   "not in the kernel of ops")
 
     def arrives(self, name: str) -> dict[str, str]:
         """How data lie: each microbatch has its own of the batch."""
-        return {MICRO: "batch"} if "batch" in self.graph.tensors[name].dims else {}
+        dims = self.graph.tensors[name].dims
+        return {MICRO: MICROBATCH if MICROBATCH in dims else "batch"} if "batch" in dims else {}
 
     def at_rest(self, state: State, cells: tuple[Cell, ...]) -> tuple[Cell]:
         """A state as a step finds it."""
         value, _, name = state
         if len(cells) > 1 or value not in self.alone.kept:
             raise Outside("", f"the {value} of {name} rests in several copies: not in the kernel of ops")
-        index = "This" if self.looped(name) else "First"
-        return (replace(cells[0], value=Pair(self.alone.kept[value][name], index)),)
+        return (replace(cells[0], value=self.kept_as(state)),)
+
+    def kept_as(self, state: State) -> Pair:
+        """The value that a state has as a step begins."""
+        return Pair(self.alone.kept[state[0]][state[2]], "This" if self.looped(state[2]) else "First")
 
     def held(self, name: str, number: Number, split: Mapping[str, str]) -> Held:
         """What is kept of a parameter, and how it lies."""
         unit = self.looped(name)
         return Held(number, Some(self.symbols.unit(unit)) if unit else None, self.kinds(split))
 
+    def fork(self) -> Self:
+        """A printer that has come as far, and goes on by itself; names of slots are those of both."""
+        other = copy.copy(self)
+        for name, value in vars(self).items():
+            if name != "slots" and isinstance(value, (dict, list, set)):
+                setattr(other, name, value.copy())
+        return other
+
     def program(self) -> Program:
         """The whole program."""
         self.read_weights()
         init = self.phase("init")
         self.copies = {state: self.at_rest(state, cells) for state, cells in self.copies.items()}
-        kept, resting = dict(self.copies), self.there()
-        step = self.microbatches()
-        self.unchanged(resting, "a step")
-        self.cells = {k: c for k, c in self.cells.items() if k[0] != "counter"}
-        self.copies = dict(kept)
-        save = self.phase("save")
-        self.unchanged(resting, "a save")
+        behind = self.fork()
+        behind.settled = False
+        step = behind.microbatches()
+        if behind.there() != self.there():
+            init += self.come_to_rest({s: behind.copies[s][:1] for s in self.there() if s in behind.copies})
+            self.copies = {state: self.at_rest(state, cells) for state, cells in self.copies.items()}
+            behind = self.fork()
+            step = behind.microbatches()
+            step = behind.alike(self.fork(), lambda again: again.microbatches(), step, "a step")
+        kept = dict(self.copies)
+        save = self.phase("save") + self.come_to_rest(kept)
+        self.same_as(kept, "a save")
         resume: tuple[Block, ...] = ()
         if resumed := any(self.step.tree("resume")):
             self.copies = {}
-            resume = self.phase("resume")
-            self.unchanged(resting, "a resume")
+            resume = self.phase("resume") + self.come_to_rest(kept)
+            self.same_as(kept, "a resume")
         rest, given, disk = [], [], [cell.slot for cell in self.disk.values()]
         for (value, _, name), cells in kept.items():
             rest.append(Pair(cells[0].slot, self.held(name, self.alone.kept[value][name], cells[0].split)))

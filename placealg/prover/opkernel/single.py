@@ -33,7 +33,7 @@ from placealg.prover.opkernel.program import (
     Stretch,
 )
 from placealg.prover.opkernel.symbols import Symbols
-from placealg.step.event import Group, Reference
+from placealg.step.event import MICROBATCH, Group, Reference
 
 UPDATED = ("master", "moments")
 """What an update makes: the parameter, and what the optimizer keeps."""
@@ -132,6 +132,7 @@ class _Device:
         self.adding = {(loop.unit, what): self.new() for loop in self.graph.loops for what in (NORM, SKIP)}
         self.flag: list[Pair] = []
         self.taken: dict[str, Pair] = {}
+        self.counted: dict[str, Pair] = {}
 
     def new(self) -> Number:
         self.values += 1
@@ -267,12 +268,8 @@ def _check(reference: Reference) -> None:
         (not counted_alike(reference) and reference.weighting != "sum" and not (targets(graph) or WEIGHTS in data),
          "a count of what is no token's loss"),
         (bool(terms(graph)) and not counted_alike(reference), "further terms of the loss, and counts of tokens"),
-        (reference.weighting not in ("token_mean", "sum") and not counted_alike(reference),
-         f"weights of tokens: {reference.weighting}"),
         (bool(reference.pipeline.axis), "a pipeline"),
         (bool(reference.random_keys), "random streams keyed by rank"),
-        (any(g.statistic and g.merge == "mean" for g in reference.groups) and not counted_alike(reference),
-         "statistics that are means over counts of tokens"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in reference.groups),
          "an update that reads neither its element nor whole matrices"),
         (any(g.unit != g.parameters[0].partition(".")[0] for g in reference.groups), "a group of several units"),
@@ -294,6 +291,10 @@ def _runs(graph: Graph, ops: tuple[Op, ...]) -> list[tuple[str, list[Op]]]:
 
 def _forward(device: _Device) -> None:
     graph = device.graph
+    for group in (g for g in device.reference.groups if g.statistic and g.merge == "mean"):
+        device.stretch("")
+        if not counted_alike(device.reference):
+            _count(device, "loss")
     for unit, ops in _runs(graph, graph.ops):
         if unit:
             loop = graph.loop(unit)
@@ -311,7 +312,7 @@ def _forward(device: _Device) -> None:
             for group in taken_of(device.reference, op):
                 for name in group.parameters:
                     value = statistic(device, graph, op, name, device.read(op.inputs[0]), group.merge)
-                    device.taken[name] = device.scale({TOKENS: -1}, value) if group.merge == "mean" else value
+                    device.taken[name] = _over_tokens(device, value) if group.merge == "mean" else value
         if unit:
             assert loop is not None
             device.hand(entering, "Next", device.made[loop.last, ""])
@@ -382,17 +383,37 @@ def _seed(device: _Device, op: Op) -> Pair:
 
 def _seed_of(device: _Device, loss: str) -> Pair:
     """The gradient of a loss at that of each token: its weight, for a mean over all tokens that count, scaled."""
-    name = targets(device.graph)
-    seed = device.row(weight_in(loss), (), [device.read(name)] if name else [])
-    if device.reference.weighting == "sum":
-        pass
-    elif counted_alike(device.reference):
-        seed = device.scale({TOKENS: -1}, seed)
-    else:
-        each = seed if name else device.row(COUNTED, beyond(device.graph), [device.read(WEIGHTS)])
-        count = device.einsum([each], device.graph.tensors[device.graph.ops[-1].inputs[0]].dims)
-        seed = device.einsum([seed, device.row(INVERSE, (), [count])], ())
+    seed = _weights(device, loss)
+    if device.reference.weighting != "sum":
+        seed = _over_tokens(device, seed, loss)
     return device.einsum([seed, _loss_scale(device)], ()) if device.reference.scaled else seed
+
+
+def _weights(device: _Device, loss: str) -> Pair:
+    name = targets(device.graph)
+    return device.row(weight_in(loss), (), [device.read(name)] if name else [])
+
+
+def _over_tokens(device: _Device, value: Pair, loss: str = "loss") -> Pair:
+    """A sum over tokens as a mean: over all that count in a step, or over those of its microbatch, and microbatches."""
+    if counted_alike(device.reference):
+        return device.scale({TOKENS: -1}, value)
+    mean = device.einsum([value, device.row(INVERSE, (), [_count(device, loss)])], ())
+    return device.scale({"m": -1}, mean) if MICROBATCH in device.graph.dims else mean
+
+
+def _count(device: _Device, loss: str) -> Pair:
+    """How many tokens count: all of them, or those of each microbatch."""
+    if loss not in device.counted:
+        name = targets(device.graph)
+        each = _weights(device, loss) if name else device.row(COUNTED, beyond(device.graph), [device.read(WEIGHTS)])
+        device.counted[loss] = device.einsum([each], counted_over(device.graph))
+    return device.counted[loss]
+
+
+def counted_over(graph: Graph) -> list[str]:
+    """The dims of tokens over which a count sums: all, or those of one microbatch."""
+    return [d for d in graph.tensors[graph.ops[-1].inputs[0]].dims if d != MICROBATCH]
 
 
 def _loss_scale(device: _Device) -> Pair:

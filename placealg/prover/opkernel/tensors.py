@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from placealg.arith import ONE
 from placealg.models.backward import keepers, terms
 from placealg.models.graph import Op
@@ -14,7 +16,7 @@ from placealg.prover.opkernel.program import (
     SScale,
 )
 from placealg.prover.opkernel.single import INVERSE, SUMMED, TOKENS, by_statistic, in_order, starts, targets, weight_in
-from placealg.step.event import Event, dim_of
+from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.gradient_targets import receivers
 from placealg.step.versions import origins
 
@@ -139,20 +141,35 @@ class Tensors(Instructions):
         if loss not in self.divided:
             raise Outside(self.event.path, "the backward of a loss that was not computed: not in the kernel of ops")
         weights, divided = self.weights(weight_in(loss)), dict(self.divided[loss])
-        counts, scales = divided.pop("count", 0), -divided.pop("loss_scale", 0)
+        counts, scales = self.by_count(divided, loss), -divided.pop("loss_scale", 0)
         by = {name: -power for name, power in divided.items()}
-        if counts not in (0, 1) or (counts and loss not in self.count):
-            raise Outside(self.event.path, "the loss is not divided by a count that was made: not in the kernel of ops")
         if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
             raise Outside(self.event.path, "the loss is not scaled by its scale, once: not in the kernel of ops")
-        if counts:
-            seed = self.scaled(by, self.einsum([weights, self.row(INVERSE, (), [self.count[loss]])], ()))
-        elif self.reference.weighting == "sum":
+        if self.reference.weighting == "sum":
             seed = self.scaled(by, weights)
         else:
-            single = SScale(self.symbols.powers({TOKENS: -1}))
-            seed = self.emit(Scale(self.machine(by)), [weights], weights.split, single)
+            seed = self.over_tokens(by, weights, counts, loss)
         return self.einsum([seed, self.counter("loss_scale")], ()) if scales else seed
+
+    def by_count(self, divided: dict[str, int], loss: str) -> int:
+        """How often something is divided by a count that is a tensor; a count that is a product of numbers is that."""
+        counts = divided.pop("count", 0)
+        if loss in self.counted:
+            for name, power in self.counted[loss].items():
+                divided[name] = divided.get(name, 0) + counts * power
+            return 0
+        if counts not in (0, 1) or (counts and loss not in self.count):
+            raise Outside(self.event.path, "it is not divided by a count that was made: not in the kernel of ops")
+        return counts
+
+    def over_tokens(self, by: Mapping[str, int], value: Cell, counts: int, loss: str = "loss") -> Cell:
+        """A sum over tokens as the mean that the single device takes of it."""
+        if counts:
+            value = self.einsum([value, self.row(INVERSE, (), [self.count[loss]])], ())
+            if MICROBATCH not in self.graph.dims:
+                return self.scaled(by, value)
+        single = SScale(self.symbols.powers({"m" if counts else TOKENS: -1}))
+        return self.emit(Scale(self.machine(by)), [value], value.split, single)
 
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""

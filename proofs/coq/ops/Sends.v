@@ -121,7 +121,9 @@ Definition sent_kind (s : sent) (k : kind) : option kind :=
   | AllReduce, Part => Some Full
   | ReduceScatter d, Part => Some (Shard d)
   | AllGather d, Shard e => if d =? e then Some Full else None
+  | AllGather _, Full => Some Full
   | Slice d, Full => Some (Shard d)
+  | Slice d, Shard e => if d =? e then Some (Shard d) else None
   | AllToAll d e, Shard d' => if d =? d' then Some (Shard e) else None
   | _, _ => None end.
 
@@ -190,6 +192,14 @@ Proof.
         intros e small'; eapply agree_rank; [exact E| |apply (ag e small')]; intros; symmetry; apply put_twice.
       * rewrite (proj1 (Tl _ _)), <- (val_same l T (summed a x)), val_summed by auto.
         apply (sum_list_ext K); intros e _; apply val_rank; auto using put_twice.
+    + (* all_gather of what all have *)
+      assert (V : forall c, val l T' (send junk a (AllGather d) x) (put r a c) i = val l T x (put r a 0) i).
+      { intros c; rewrite (proj1 (Tl _ _)); change (send junk a (AllGather d) x) with (taken a d x);
+        rewrite val_taken by easy; rewrite (val_rank l T x _ (put r a (home a d i))) by auto using put_twice.
+        apply (ag _ (home_ok _ _ _)). }
+      split; [|apply V]; intros c small; split; [|now rewrite !V].
+      apply Tl; change (send junk a (AllGather d) x) with (taken a d x); apply agree_taken; auto.
+      eapply agree_rank; [exact E| |apply (ag _ (home_ok a d i))]; intros; symmetry; apply put_twice.
     + (* all_gather *)
       apply Nat.eqb_eq in Heqb; subst f.
       assert (V : forall c, val l T' (send junk a (AllGather d) x) (put r a c) i = val l T x (put r a (home a d i)) i).
@@ -203,6 +213,13 @@ Proof.
       assert (S : forall r', (forall b, ~ In b l -> r' b = put r a h b) -> x r' i = send junk a (Slice d) x r' i).
       { intros r' agrees; cbn; rewrite (at_home l a h r r' out agrees); unfold h; now rewrite Nat.eqb_refl. }
       destruct (ag h (home_ok _ _ _)) as [ag1 <-]; split.
+      * apply Tl; now apply (agree_same l T x).
+      * rewrite (proj1 (Tl _ _)); symmetry; now apply val_same.
+    + (* slice of what is split so *)
+      apply Nat.eqb_eq in Heqb; subst f. set (h := home a d i).
+      assert (S : forall r', (forall b, ~ In b l -> r' b = put r a h b) -> x r' i = send junk a (Slice d) x r' i).
+      { intros r' agrees; cbn; rewrite (at_home l a h r r' out agrees); unfold h; now rewrite Nat.eqb_refl. }
+      split.
       * apply Tl; now apply (agree_same l T x).
       * rewrite (proj1 (Tl _ _)); symmetry; now apply val_same.
     + (* all_to_all *)

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.models.model import Model
 from placealg.prover.kernel.checker import shipped
 from placealg.prover.kernel.coq import (
     by_coqc,
     check_unedited,
     coq_file,
-    ops_file,
     refuted_by_coqc,
     sha256,
     worlds,
 )
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.kernel.program import FIELDS, NONE, program_of
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.printer import printed
+from placealg.prover.kernel.program import term
 from placealg.prover.kernel.terms import Term
-from placealg.prover.kernel.theory import MODULES, OPS_MODULES, coq_version
+from placealg.prover.kernel.theory import coq_version
 from placealg.prover.verdict import PROVED, REFUTED, Report
-from placealg.step.derive import derive, resting
 from placealg.step.program import Step
 from placealg.strategy.file import proofs_folder
-from placealg.strategy.spec import Strategy
 
-OPS_RESUME = 10
-"""The place of a program of ops, as a term, that has what resumes it."""
+_RESUME = 10
+"""The place of a program, as a term, that has what resumes it."""
 
 THEOREM = ("gradient", "normalizer", "view", "update", "invariant", "init")
 """The obligations of which the kernel's theorem speaks; not of schedule and random."""
@@ -41,32 +38,20 @@ class Kernel:
     """The answer on one program: `accepted` is None outside of the language, and `reason` says why.
 
     `sha256` is the digest of the program as it is printed. `coq` says what coqc made of it, "" where it was not asked;
-    `proved` is whether it has proved the program. `ops` is whether it is a program of ops, of which the
-    other checker was asked; that is done of a program as it is derived alone, not of one that is `edited`: random edits
-    still find what `printer.py` forgets of an event.
+    `proved` is whether it has proved the program, or that it is wrong.
     """
 
     accepted: bool | None
     reason: str = ""
     sha256: str = ""
-    program: Term = ()
+    program: Term = field(default=(), repr=False)
     coq: str = ""
     proved: bool = False
-    ops: bool = False
-    edited: bool = False
 
     @property
     def resumes(self) -> bool:
         """Whether the program has a resume phase; the theorem speaks of no resume of one that has none."""
-        return isinstance(self.program, tuple) and bool(self.program and self.program[OPS_RESUME if self.ops else -1])
-
-    @property
-    def groups(self) -> int:
-        """How many groups of parameters the program has."""
-        if self.ops or not isinstance(self.program, tuple) or not self.program:
-            return 0
-        groups = self.program[1 + FIELDS.index("groups")]
-        return len(groups) if isinstance(groups, list) else 0
+        return isinstance(self.program, tuple) and bool(self.program and self.program[_RESUME])
 
     def contradicts(self, report: Report) -> bool:
         """Whether it accepts what the prover refutes, so that one of the two is wrong.
@@ -83,10 +68,8 @@ class Kernel:
     def text(self, report: Report) -> str:
         """The answer in words, beside the prover's."""
         if self.accepted is None:
-            more = "; nor is it accepted as a program of ops" if self.ops else \
-                "; as a program of ops only what is derived is checked, without edits" if self.edited else ""
-            return f"not checked: {self.reason}{more}"
-        named = f"this program{' of ops' * self.ops} (sha256 {self.sha256[:16]})"
+            return f"not checked: {self.reason}"
+        named = f"this program (sha256 {self.sha256[:16]})"
         if self.accepted:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
             told = f"accepted: {named}, for all sizes, microbatches, {steps}; {', '.join(THEOREM)}"
@@ -104,44 +87,18 @@ class Kernel:
                 "obligations": list(THEOREM) if self.accepted else [], "coq": self.coq}
 
 
-def kernel(step: Step, strategy: Strategy, model: Model) -> Kernel:
-    """The verified checker's answer; `strategy` says where parameters rest.
+def kernel(step: Step) -> Kernel:
+    """The verified checker's answer on a program, derived or edited.
 
     >>> import placealg as pa
-    >>> kernel(pa.derive(pa.zero3("dp"), pa.gpt()), pa.zero3("dp"), pa.gpt()).accepted
+    >>> kernel(pa.derive("zero3*tp", "gpt")).accepted
     True
     """
-    try:
-        averaged = any(g.averaged for g in step.reference.groups)
-        averages = resting(strategy, model, "average") if averaged else NONE
-        program = program_of(step, resting(strategy, model), averages)
-    except Outside as outside:
-        if step != derive(strategy, model):
-            return Kernel(None, str(outside), edited=True)
-        found = of_ops(step)
-        if found is not None and found.accepted:
-            return found
-        return Kernel(None, str(outside), ops=found is not None)
-    return Kernel(shipped().check(program), "", sha256(program), program)
-
-
-def of_ops(step: Step) -> Kernel | None:
-    """The answer of the checker of programs of ops, which refutes nothing; None where a program is outside there, too.
-
-    >>> import placealg as pa
-    >>> found = of_ops(pa.derive(pa.parse_strategy("tp"), pa.gpt()))
-    >>> found is not None and found.accepted
-    True
-    """
-    from placealg.prover.opkernel.checker import shipped as ops_checker  # only programs that the other lacks need it
-    from placealg.prover.opkernel.printer import printed
-    from placealg.prover.opkernel.program import term
-
     try:
         program = term(printed(step))
-    except Outside:
-        return None
-    return Kernel(ops_checker().check(program), "", sha256(program), program, ops=True)
+    except Outside as outside:
+        return Kernel(None, str(outside))
+    return Kernel(shipped().check(program), "", sha256(program), program)
 
 
 def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, int] | None = None,
@@ -152,15 +109,15 @@ def in_coq(found: Kernel, about: str, path: Path | None, refuted: Mapping[str, i
     the folder `keep` the theory is found again, compiled.
     """
     if found.accepted:
-        text = (ops_file if found.ops else coq_file)(found.program, about)
+        text = coq_file(found.program, about)
         _keep(text, path)
-        refused = by_coqc(text, proofs_folder("coq"), keep, OPS_MODULES if found.ops else MODULES)
+        refused = by_coqc(text, proofs_folder("coq"), keep)
         told = f"not checked by Coq: {refused}" if refused else f"checked by Coq {coq_version()}, no axioms"
         return replace(found, coq=told, proved=not refused)
     if found.accepted is None or refuted is None:
         return replace(found, coq="no Coq proof is printed")
     sizes = [n for name, n in refuted.items() if name != "m"]
-    tried = worlds(sizes, refuted.get("m", 1), found.groups)
+    tried = worlds(sizes, refuted.get("m", 1))
     text, refused = refuted_by_coqc(found.program, about, tried, proofs_folder("coq"), keep)
     if not text:
         return replace(found, coq=f"not checked by Coq: {refused}" if refused else

@@ -15,7 +15,7 @@ from placealg.prover.verdict import Report
 
 def kernel_of(chosen: Namespace, case: CommandCase, report: Report) -> Kernel:
     """The kernel's answer on a case, with coqc's where --coq asks for it."""
-    found = kernel(case.step, case.strategy, case.model)
+    found = kernel(case.step)
     if chosen.coq is None:
         return found
     about = f"{report.strategy} on {report.model}"

@@ -114,7 +114,7 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     """The verdict on a recording beside the program of one reading."""
     step = comparison.step
     report = prove(step)
-    text, verified = write_program(step, meant), kernel(step, meant, model)
+    text, verified = write_program(step, meant), kernel(step)
     said: dict[str, Any] = {"strategy": strategy.name, "seen": seen, "comparison": comparison, "settings": settings,
                             "report": report, "program": text, "digest": hashlib.sha256(text.encode()).hexdigest(),
                             "kernel": verified.text(report)}

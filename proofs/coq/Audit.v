@@ -3,8 +3,7 @@
 
 From Placealg Require Sums Moves Axes Rules Table Masks Microbatches Rings Versions Pipeline Equivalence Observed.
 From Placealg Require Instances Rationals.
-From Placealg.kernel Require Events Sound World.
-From Placealg.ops Require Sound Told.
+From Placealg.kernel Require Sound World Told.
 
 Print Assumptions Sums.sum_owner.
 Print Assumptions Sums.sum_swap.
@@ -73,21 +72,17 @@ Print Assumptions Instances.expert_divisor_wrong.
 Print Assumptions Rationals.size_is_n.
 Print Assumptions Rationals.zero3_for_every_n.
 Print Assumptions Rationals.sum_for_mean_for_every_n.
-Print Assumptions kernel.Events.event_ok.
-Print Assumptions kernel.Sound.accepted_correct.
+Print Assumptions kernel.Kinds.einsum_sound.
+Print Assumptions kernel.Kinds.row_sound.
+Print Assumptions kernel.Sends.send_sound.
+Print Assumptions kernel.Order.ordered_solves.
+Print Assumptions kernel.Infer.infer_sound.
+Print Assumptions kernel.Slots.instrs_sound.
+Print Assumptions kernel.Loops.blocks_sound.
+Print Assumptions kernel.Parts.part_sound.
+Print Assumptions kernel.Parts.parts_sound.
+Print Assumptions kernel.Sound.accepted_right.
 Print Assumptions kernel.Sound.check_sound.
-Print Assumptions kernel.World.equal_counts_met.
 Print Assumptions kernel.World.tells_wrong.
-Print Assumptions ops.Kinds.einsum_sound.
-Print Assumptions ops.Kinds.row_sound.
-Print Assumptions ops.Sends.send_sound.
-Print Assumptions ops.Order.ordered_solves.
-Print Assumptions ops.Infer.infer_sound.
-Print Assumptions ops.Slots.instrs_sound.
-Print Assumptions ops.Loops.blocks_sound.
-Print Assumptions ops.Parts.part_sound.
-Print Assumptions ops.Parts.parts_sound.
-Print Assumptions ops.Sound.accepted_right.
-Print Assumptions ops.Sound.check_sound.
-Print Assumptions ops.Told.wrong_told.
-Print Assumptions ops.Told.right_run.
+Print Assumptions kernel.Told.wrong_told.
+Print Assumptions kernel.Told.right_run.

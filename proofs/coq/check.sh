@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles every file of this directory, of kernel/ and of ops/ with Coq, in a directory of its own, and checks that
+# Compiles every file of this directory and of kernel/ with Coq, in a directory of its own, and checks that
 # nothing is assumed: no word by which Coq takes a thing on trust, and for every theorem the answer "Closed under the global context".
 #
 #   check.sh [DIR]     compiles in DIR and leaves the compiled files there; by default in one that is removed
@@ -24,7 +24,7 @@ files=$(sed -n 's/\.v$//p' _CoqProject)
 fail() { echo "coq: FAILED: $*" >&2; exit 1; }
 
 # Every file here is compiled, and Audit.v, the last, asks about every theorem.
-[ "$(sort <<< "$files")" = "$(for f in *.v kernel/*.v ops/*.v; do [ ! -e "$f" ] || echo "${f%.v}"; done | sort)" ] || fail "_CoqProject does not list the files"
+[ "$(sort <<< "$files")" = "$(for f in *.v kernel/*.v; do [ ! -e "$f" ] || echo "${f%.v}"; done | sort)" ] || fail "_CoqProject does not list the files"
 stated=$(for f in $files; do sed -n "s/^Theorem \([A-Za-z0-9_']*\).*/${f//\//.}.\1/p" "$f.v"; done | sort)
 asked=$(sed -n 's/^Print Assumptions \(.*\)\.$/\1/p' Audit.v | sort)
 [ "$stated" = "$asked" ] || fail "Audit.v does not ask about these theorems, or about others: $(comm -3 <(echo "$stated") <(echo "$asked") | xargs)"

@@ -1,4 +1,4 @@
-"""Both checkers, extracted from their Coq sources as Python: what the wheel runs, without Coq; and a semantics.
+"""The checker, extracted from its Coq sources as Python: what the wheel runs, without Coq; and the semantics.
 
     python tests/coq/extracted.py BUILD     writes both, from the files that `proofs/coq/check.sh BUILD` has compiled
 
@@ -58,12 +58,10 @@ class Extract:
         return module(self.digest(), dict(terms)) if self.target.suffix == ".py" else written(self.digest(), terms)
 
 
-CHECKER = Extract("kernel", "Decide", ("check",), ("Syntax", "Ratios", "Knowledge", "Check", "Decide"),
+CHECKER = Extract("kernel", "Check", ("check",), ("Machine", "Meaning", "Trie", "Kinds", "Sends", "Check"),
                   ROOT / "placealg/prover/kernel" / MODULE)
-OPS_CHECKER = Extract("ops", "Check", ("check",), ("Machine", "Meaning", "Trie", "Kinds", "Sends", "Check"),
-                      ROOT / "placealg/prover/opkernel" / MODULE)
-SEMANTICS = Extract("kernel", "Semantics", ("run", "step", "truth", "ticks_of", "sat", "needs"),
-                    ("Syntax", "Setting", "Machine", "Semantics"), ROOT / "tests/coq/semantics.json")
+SEMANTICS = Extract("kernel", "Meaning", ("run", "truth", "val", "agree"), ("Machine", "Meaning"),
+                    ROOT / "tests/coq/semantics.json")
 
 
 def module(sources: str, terms: Mapping[str, Any]) -> str:
@@ -113,7 +111,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    for one in (CHECKER, OPS_CHECKER, SEMANTICS):
+    for one in (CHECKER, SEMANTICS):
         text = one.text(Path(sys.argv[1]).resolve())
         if not one.target.exists() or one.target.read_text(encoding="utf-8") != text:
             one.target.write_text(text, encoding="utf-8")

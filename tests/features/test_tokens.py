@@ -23,9 +23,9 @@ from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.models.transformer import Style, gpt, mla
 from placealg.prover.examine import examine, hypotheses
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.checker import accepts
-from placealg.prover.opkernel.printer import printed
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.checker import accepts
+from placealg.prover.kernel.printer import printed
 from placealg.prover.verdict import PARAMETRIC, PROVED, REFUTED
 from placealg.render.proof import assumption
 from placealg.simulator import Setting, simulate, tokens

@@ -1,4 +1,4 @@
-"""The kernel: step programs as data for a checker that Coq proved sound.
+"""The kernel: step programs as ops on tensors that lie on a mesh, for a checker that Coq proved sound.
 
-Read `program.py` (a step as such data) first; the theory is `proofs/coq/kernel/`.
+Read `program.py` (the language) first; the theory is `proofs/coq/kernel/`.
 """

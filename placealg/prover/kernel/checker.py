@@ -1,4 +1,4 @@
-"""The verified checker as it runs without Coq: `check` of `proofs/coq/kernel/Decide.v`, extracted, as a Python module.
+"""The verified checker as it runs without Coq: `check` of `proofs/coq/kernel/Check.v`, extracted, as a Python module.
 
 `extraction.py` is written by `make coq`: a functional program, each definition of which is an expression of Python. A
 constructor is a tuple of its name and arguments. Beside its programs stand the digest of the Coq files that they were
@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.prover.kernel.program import Program, term
 from placealg.prover.kernel.terms import Term
 
 MODULE = "extraction.py"
@@ -67,8 +68,8 @@ class Checker:
 def value(term: Term) -> Any:
     """A term in the representation of the extracted programs: Peano numbers, and lists of pairs.
 
-    >>> value(("Owner", 1)), value([True]), value("xH")
-    (('Owner', ('S', ('O',))), ('Cons', ('True',), ('Nil',)), ('XH',))
+    >>> value(("Shard", 1)), value([True]), value("xH")
+    (('Shard', ('S', ('O',))), ('Cons', ('True',), ('Nil',)), ('XH',))
     """
     if isinstance(term, bool):
         return ("True",) if term else ("False",)
@@ -104,11 +105,12 @@ def _extracted(constructor: Any) -> str:
 
 @functools.cache
 def shipped() -> Checker:
-    """The checker of step programs that the package ships."""
-    return of_package("placealg.prover.kernel")
+    """The checker that the package ships; raises InputError if it was edited since it was extracted."""
+    package = "placealg.prover.kernel"
+    found = sources(resources.files(package).joinpath(MODULE).read_text(encoding="utf-8"))
+    return Checker(found, importlib.import_module(f"{package}.{MODULE.removesuffix('.py')}").check)
 
 
-def of_package(name: str) -> Checker:
-    """The extracted checker of a package of this one; raises InputError if it was edited since it was extracted."""
-    found = sources(resources.files(name).joinpath(MODULE).read_text(encoding="utf-8"))
-    return Checker(found, importlib.import_module(f"{name}.{MODULE.removesuffix('.py')}").check)
+def accepts(program: Program) -> bool:
+    """Whether the checker accepts a program, which is then correct, as `check_sound` in Sound.v proves."""
+    return shipped().check(term(program))

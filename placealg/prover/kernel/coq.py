@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from placealg.errors import InputError
 from placealg.prover.kernel.terms import Term, coq_text
 from placealg.prover.kernel.theory import MODULES, Refused, compiled
 
 _WIDTH = 118
-_KERNEL = "From Placealg.kernel Require Import Syntax Semantics"
-_OPS = "From Coq Require Import PArith.\nFrom Placealg Require Import Sums.\n" \
-    "From Placealg.ops Require Import Machine Meaning Check"
+_KERNEL = "From Coq Require Import PArith ZArith.\nFrom Placealg Require Import Sums.\n" \
+    "From Placealg.kernel Require Import Machine Meaning Check"
+_PRIME = 10007
+"""The prime of `World.v`."""
+
+_ATOMS = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 _ACCEPTED = "apply check_sound; vm_compute; reflexivity."
 _DIGEST = re.compile(r"^\(\* program: sha256 ([0-9a-f]{64}) \*\)$", re.MULTILINE)
 _PROGRAM = re.compile(r"^Definition strategy : program :=\n(.*?)\.\n\n", re.MULTILINE | re.DOTALL)
@@ -38,85 +43,91 @@ def coq_file(program: Term, about: str) -> str:
     Print Assumptions strategy_correct.
     """
     says = f"{about}: the program that `placealg prove --coq` printed, and the proof that it is correct."
-    return _file(program, says, "Decide Sound", "strategy_correct : correct strategy", _ACCEPTED)
-
-
-def ops_file(program: Term, about: str) -> str:
-    """The file of a program of ops: the program as data, and the theorem that it is correct.
-
-    >>> ops_file(("Program", []), "none").splitlines()[6]
-    'From Placealg.ops Require Import Machine Meaning Check Sound.'
-    """
-    says = f"{about}: the program of ops that `placealg prove --coq` printed, and the proof that it is correct."
-    return _file(program, says, "Sound", "strategy_correct : correct strategy", _ACCEPTED, _OPS)
+    return _file(program, says, "Sound", "strategy_correct : correct strategy", _ACCEPTED)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A run of `proofs/coq/kernel/World.v`: axis sizes in the program's order, microbatches, steps, stops or none.
+    """A run of `proofs/coq/kernel/World.v`: microbatches and sizes of axes in the program's order, steps, stops or none.
 
-    Every unit in the loop over layers has two instances, every group two elements in each, every rank one token; if it
-    is `small`, one instance and one element. With `stops` the run is resumed from the checkpoint of each step.
+    Every unit that is repeated has so many instances, every dim two positions. With `stops` the run is resumed from
+    the checkpoint of each step.
     """
 
     sizes: tuple[int, ...]
     microbatches: int
     steps: int
     stops: bool
-    small: bool = False
+    layers: int = 1
 
-    @property
-    def term(self) -> str:
+    def term(self, program: Term) -> str:
         """The arguments of `tells_wrong` behind the program. A size is written as the one before it."""
-        sizes, many = "; ".join(str(n - 1) for n in self.sizes), 1 if self.small else 2
-        return (f"(fun a => nth a [{sizes}] 0) {self.microbatches - 1} (fun _ => {many}) {many} "
-                f"(fun _ => {str(self.stops).lower()}) {self.steps}")
+        sizes = "; ".join(str(n - 1) for n in (self.microbatches, *self.sizes))
+        atoms = "; ".join(f"({x}, {pow(x, -1, _PRIME)})" for x in atoms_of(program))
+        at = "; ".join(f"[{'; '.join(str(k >> d & 1) for d in range(_DIMS))}]" for k in _POSITIONS)
+        return f"[{sizes}] 2 {self.layers} [{atoms}]%Z {str(self.stops).lower()} {self.steps} [{at}]"
 
     def __str__(self) -> str:
         ranks = " x ".join(map(str, self.sizes)) or "1"
         after = f"{self.steps} step" + "s" * (self.steps != 1)
-        return (f"{ranks} ranks, m = {self.microbatches}, after {after}" + " and a resume" * self.stops
-                + ", with one element a group" * self.small)
+        return f"{ranks} ranks, m = {self.microbatches}, after {after}" + " and a resume" * self.stops
 
 
-def worlds(sizes: Sequence[int], microbatches: int, groups: int = 1) -> tuple[World, ...]:
+_DIMS = 12
+_POSITIONS = (0, 2**_DIMS - 1, 0b010101010101, 0b101010101010)
+"""The dims, and of each bit by bit the positions, at which a run is looked at."""
+
+
+def atoms_of(program: Term) -> list[int]:
+    """Residues for the atoms of a program, by which the products that it takes for 1 are 1.
+
+    >>> atoms_of(("Program", "on", [[("pair", 1, 0), ("pair", 0, 1), ("pair", 0, 1)]]))[:3]
+    [15, 3, 5]
+    """
+    found = list(_ATOMS)
+    ones: Any = program[2] if isinstance(program, tuple) and len(program) > 2 else []
+    for one in ones:
+        powers = [pair[1] - pair[2] for pair in one]
+        solved = next((k for k, power in enumerate(powers) if power == 1), None)
+        if solved is not None:
+            others = (pow(found[k], power, _PRIME) for k, power in enumerate(powers) if k != solved)
+            found[solved] = pow(math.prod(others), -1, _PRIME)
+    return found
+
+
+def worlds(sizes: Sequence[int], microbatches: int) -> tuple[World, ...]:
     """The worlds in which a refuted program is run: one step or none, with a stop and without; then two steps.
-
-    What the step after it reads is looked at, too. A run of two steps has one element, and is tried of programs of one
-    group: `vm_compute` computes a number anew wherever it is read.
 
     >>> [str(w) for w in worlds((2, 2), 1)][:2]
     ['2 x 2 ranks, m = 1, after 1 step', '2 x 2 ranks, m = 1, after 0 steps']
-    >>> str(worlds((2,), 1)[-1]), len(worlds((2,), 1)), len(worlds((2,), 1, groups=4))
-    ('2 ranks, m = 1, after 2 steps, with one element a group', 5, 4)
     """
     short = tuple(World(tuple(sizes), microbatches, steps, stops) for stops, steps in product((False, True), (1, 0)))
-    return short if groups > 1 else (*short, World(tuple(sizes), microbatches, 2, False, small=True))
+    return (*short, World(tuple(sizes), microbatches, 2, False))
 
 
 def refutation_file(program: Term, about: str, world: World) -> str:
-    """The file: the program as data, and the theorem that it is not correct, by a run in a world over the rationals."""
+    """The file: the program as data, and the theorem that it is not correct, by a run in a world over residues."""
     return _file(program, f"{about}: the program that `placealg prove --coq` printed, and the proof that it is not "
                           f"correct: in a world of {world}, a rank holds another number than the single device.",
-                 "Decide World", "strategy_wrong : ~ correct strategy",
-                 f"apply (tells_wrong strategy {world.term});\n  vm_compute; reflexivity.")
+                 "World", "strategy_wrong : ~ correct strategy",
+                 f"apply (tells_wrong strategy {world.term(program)});\n  vm_compute; reflexivity.")
 
 
 def telling(program: Term, tried: Sequence[World]) -> str:
     """A file that prints the number of the first of the worlds in which a run of the program differs; else theirs."""
-    rows = "".join(f"  if tells strategy {world.term} then {k} else\n" for k, world in enumerate(tried))
-    return f"{_head(program, 'the first world that tells', 'Decide World')}Eval vm_compute in\n{rows}  {len(tried)}.\n"
+    rows = "".join(f"  if tells strategy {world.term(program)} then {k} else\n" for k, world in enumerate(tried))
+    return f"{_head(program, 'the first world that tells', 'World')}Eval vm_compute in\n{rows}  {len(tried)}.\n"
 
 
-def _head(program: Term, says: str, modules: str, language: str = _KERNEL) -> str:
+def _head(program: Term, says: str, modules: str) -> str:
     return (f"(** {says} *)\n\n(* program: sha256 {sha256(program)} *)\n\n"
-            f"{language} {modules}.\nOpen Scope nat_scope.\n\n"
+            f"{_KERNEL} {modules}.\nOpen Scope nat_scope.\n\n"
             f"Definition strategy : program :=\n{_wrapped(coq_text(program)[1:-1])}.\n\n")
 
 
-def _file(program: Term, says: str, modules: str, theorem: str, proof: str, language: str = _KERNEL) -> str:
+def _file(program: Term, says: str, modules: str, theorem: str, proof: str) -> str:
     name = theorem.partition(" ")[0]
-    head = _head(program, says, modules, language)
+    head = _head(program, says, modules)
     return f"{head}Theorem {theorem}.\nProof. {proof} Qed.\n\nPrint Assumptions {name}.\n"
 
 
@@ -139,13 +150,13 @@ def check_unedited(path: Path) -> None:
         raise InputError("was edited by hand: its program is not the one whose digest it names", where=str(path))
 
 
-def by_coqc(text: str, sources: Path, keep: Path | None = None, modules: Sequence[str] = MODULES) -> str:
+def by_coqc(text: str, sources: Path, keep: Path | None = None) -> str:
     """coqc's answer to a file: "" if it is proved without axioms, else why not, in one line.
 
     `sources` is the folder of the Coq theory, and `keep` one where they are found again, compiled.
     """
     try:
-        with compiled(sources, keep, modules) as folder:
+        with compiled(sources, keep) as folder:
             return folder.proves(text)
     except Refused as refused:
         return str(refused)

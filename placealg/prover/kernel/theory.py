@@ -25,12 +25,12 @@ MODULES = ("kernel/Sound", "kernel/World")
 """What printed programs import: the proof of the checker, and the world in which a wrong program is run."""
 
 OPS_MODULES = ("ops/Sound",)
-"""What a printed program of ops imports."""
+"""What a printed program imports."""
 
 CLOSED = "Closed under the global context"
 _SUMS = "sums"
 _KEPT = 2
-_IMPORTS = re.compile(r"^From Placealg(?:\.(kernel|ops))? Require (?:Import|Export) ([^.]+)\.", re.MULTILINE)
+_IMPORTS = re.compile(r"^From Placealg(?:\.(kernel))? Require (?:Import|Export) ([^.]+)\.", re.MULTILINE)
 
 
 class Refused(Exception):

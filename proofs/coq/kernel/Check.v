@@ -1,274 +1,328 @@
-(** The checker: from what is known before an event, what is known after it; loops by an invariant that is guessed and
-    then verified.
+(** A checker of programs of ops.
 
-    What it backs: the kernel. Nothing here is to be believed: Sound.v proves that what [check] accepts is correct.
+    What it backs: `check`, which Coq extracts for placealg/prover/kernel/checker.py.
 
-    Main statement: [after_block], the definition; Decide.v goes on with loops. *)
+    Main statement: [check]; that what it accepts is correct stands in Sound.v. *)
 
-From Coq Require Import Arith.
-From Placealg.kernel Require Import Syntax.
-From Placealg.kernel Require Export Knowledge.
+From Coq Require Import Arith Bool PArith.
+From Placealg Require Import Sums.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends.
+Open Scope nat_scope.
 
-Section Check.
-Variable p : program.
-Variables (start : bool) (now : moment).
+(** ** Factors. *)
+Fixpoint mono_times (m m' : mono) : mono :=
+  match m, m' with
+  | [], _ => m' | _, [] => m
+  | (p, n) :: m, (p', n') :: m' => (p + p', n + n') :: mono_times m m' end.
+Definition mono_over (m m' : mono) : mono := mono_times m (map (fun e => (snd e, fst e)) m').
+Fixpoint cancels (m : mono) : bool := match m with [] => true | (p, n) :: m => (p =? n) && cancels m end.
+Definition mono_same (m m' : mono) : bool := cancels (mono_over m m').
+Definition is_one (ones : list mono) (m : mono) : bool :=
+  cancels m || existsb (fun o => mono_same m o || cancels (mono_times m o)) ones.
 
-Definition sites_at (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
-Definition trained (g : nat) : bool := match nth_error (groups p) g with Some d => negb (frozen d) | None => false end.
-Definition graded_at (g : nat) : bool := match nth_error (groups p) g with Some d => graded d | None => false end.
-Definition summed_at (g : nat) : bool := match nth_error (groups p) g with Some d => summed d | None => false end.
-Definition whole_of (v : value) (g : nat) : bool :=
-  match nth_error (groups p) g with Some d => existsb (value_eqb v) (whole_reads d) | None => false end.
-Definition local_to (v : value) (g : nat) (q : place) : bool := negb (whole_of v g) || anywhere q.
-Definition uses (u g : nat) : bool := mem u (sites_at g).
-Definition units : nat := length (repeated p).
-Definition most_at (g : nat) : bool := match nth_error (groups p) g with Some d => most d | None => false end.
-Definition losses : list nat := seq 0 (S (further p)).
-(** How the reference weighs the tokens of a loss. *)
-Definition means (n : nat) : ratio := fold_right by1 (by1 (Tokens n) (by1 Micro one)) (map Size (data p)).
-Definition wanted (g n : nat) : list ratio :=
-  if summed_at g then [one] else match weighs p, equal p with
-  | Sum, _ => [one]
-  | _, true => [means n]
-  | TokenMean, false => [by1 (All n false) one]
-  | MicrobatchMean, false => [by1 (All n true) (by1 Micro one)] end.
-Definition ratio_in (k : ratio) (l : list ratio) : bool := existsb (fun k' => if ratio_eq k k' then true else false) l.
-Definition weighed (g : nat) (co : list ratio) : bool :=
-  forallb (fun n => (negb (graded_at g) && (0 <? n)) ||
-    match nth_error co n with Some k => ratio_in k (wanted g n) | None => false end) losses.
+(** A factor that is 1, as none. *)
+Definition reduced (ones : list mono) (m : mono) : mono := if is_one ones m then [] else m.
 
-(** The reference's gradient, before clipping. *)
-Definition whole (g : nat) (c : content) : bool :=
-  match c, now with
-  | Sums s, Late => (if terms_eq s (Terms (how s) [] Before (sites_at g)) then true else false) &&
-      match how s with None => most_at g | Some co => negb (most_at g) && weighed g co end
-  | _, _ => false
+(** ** What is known of one tensor: how it lies, and by which factor it is not what it means. *)
+Record fact := Fact { kinds : list kind; factor : mono }.
+Definition kind_at (t : fact) (a : nat) : kind := nth a (kinds t) Full.
+
+Fixpoint sequence {A : Type} (l : list (option A)) : option (list A) :=
+  match l with
+  | [] => Some []
+  | Some x :: l => match sequence l with Some l => Some (x :: l) | None => None end
+  | None :: _ => None end.
+Definition add_kind (split : option nat) (ks : list kind) : option kind :=
+  match split with
+  | Some d => if forallb (along d) ks then Some (Shard d) else None
+  | None => if forallb is_full ks then Some Full else if forallb is_part ks then Some Part else None
   end.
-Definition ready (g : nat) (c : content) : bool :=
-  if clips p && graded_at g then match c with Clipped => true | _ => false end else whole g c.
-(** Every rank knows whether the step is left out. *)
-Definition decided (f : facts) : bool := negb (skips p) ||
-  forallb (fun g => negb (graded_at g) || match nth g (looked (counts f)) None with Some [] => true | _ => false end)
-    (seq 0 (length (groups p))).
-Definition normed (f : facts) : bool :=
-  forallb (fun g => negb (graded_at g) || match nth g (norms f) None with Some [] => true | _ => false end)
-    (seq 0 (length (groups p))).
-Definition current (f : facts) (c : counter) : bool :=
-  match told (counts f) c false with Ticks false [] _ => true | _ => false end.
-Definition amid : bool := match now with Amid => true | _ => false end.
-(** A symbol of a program, in symbols whose meaning is known: where counts are equal, a count is a product. What is
-    scaled is of microbatches up to some: a count of one is no number of others. *)
-Definition meant (f : facts) (w : when) (s : symbol) : option (list symbol) :=
-  match s with
-  | Tokens n => if equal p && (n <=? further p) && amid then Some [s] else None
-  | Count n =>
-      match nth n (tallied (counts f)) None with
-      | Some (each, un) =>
-          if negb each || amid then
-            if equal p then
-              if (n <=? further p) && inside_of un (data p) then
-                Some (Tokens n :: (if each then [] else [Micro]) ++
-                      map Size (filter (fun a => negb (mem a un)) (data p)))
-              else None
-            else match un, each, w with
-              | [], false, _ | [], true, Now => Some [All n each] | _, _, _ => None end
+
+Section Checker.
+Variables (g : mesh) (ones : list mono).
+Definition per_axis (rule : nat -> option kind) : option (list kind) := sequence (map rule (seq 0 (axes g))).
+Definition rename_kind (p : renaming) (k : kind) : option kind :=
+  match k with
+  | Shard d => if forallb (fun e => renamed p e =? e) (touches g d) then Some (Shard d)
+      else if (likeness g (renamed p d) =? likeness g d) && plain g d && plain g (renamed p d)
+      then Some (Shard (renamed p d)) else None
+  | k => Some k end.
+Definition with_factor (m : mono) (ks : option (list kind)) : option fact :=
+  match ks with Some ks => Some (Fact ks m) | None => None end.
+
+(** What an op makes of what is known of its operands. Nothing is sent along axis 0. *)
+Definition infer (o : op) (ts : list fact) : option fact :=
+  match o with
+  | Einsum s over => with_factor (fold_right (fun t m => mono_times (factor t) m) [] ts)
+      (per_axis (fun a => einsum_kind (touches g) over (at_axis s a) (map (fun t => kind_at t a) ts)))
+  | Row f over s => if forallb (fun t => is_one ones (factor t)) ts
+      then with_factor [] (per_axis (fun a => row_kind (touches g) over (at_axis s a) (map (fun t => kind_at t a) ts)))
+      else None
+  | Add s => match ts with
+    | t :: _ => if forallb (fun t' => mono_same (factor t') (factor t)) ts
+        then with_factor (factor t) (per_axis (fun a => add_kind (at_axis s a) (map (fun t => kind_at t a) ts)))
           else None
+    | [] => None end
+  | Scale m => match ts with [t] => Some (Fact (kinds t) (reduced ones (mono_times m (factor t)))) | _ => None end
+  | Rename p => match ts with [t] => with_factor (factor t) (per_axis (fun a => rename_kind p (kind_at t a))) | _ =>
+    None end
+  | Send a s => match ts with
+    | [t] => if (a <? axes g) && negb (a =? 0) then with_factor (factor t)
+        (per_axis (fun b => if b =? a then sent_kind s (kind_at t a) else Some (kind_at t b))) else None
+    | _ => None end
+  end.
+
+(** ** Whether an op is a line of the single device, and by which factor it falls short of it. *)
+Fixpoint same_list {A : Type} (same : A -> A -> bool) (l l' : list A) : bool :=
+  match l, l' with [], [] => true | a :: l, a' :: l' => same a a' && same_list same l l' | _, _ => false end.
+Definition same_pair (q q' : nat * nat) : bool := (fst q =? fst q') && (snd q =? snd q').
+Definition is_line (o : op) (s : single) : option mono :=
+  match o, s with
+  | Einsum _ over, SEinsum over' => if same_list Nat.eqb over over' then Some [] else None
+  | Row f over _, SRow f' over' => if (f =? f') && same_list Nat.eqb over over' then Some [] else None
+  | Add _, SAdd => Some []
+  | Scale _, SScale m => Some m
+  | Rename p, SRename p' => if same_list same_pair p p' then Some [] else None
+  | _, _ => None end.
+(** What leaves a value as it is, up to a factor. *)
+Definition keeps (o : op) : bool := match o with Scale _ | Send _ _ => true | _ => false end.
+
+(** ** What is known of slots. *)
+Definition ix_eqb (x y : ix) : bool :=
+  match x, y with First, First => true | This, This => true | Next, Next => true | Last u, Last u' => u =? u' | _,
+    _ => false end.
+Definition named_eqb (n n' : named) : bool := (fst n =? fst n')%positive && ix_eqb (snd n) (snd n').
+Definition unit_eqb (u u' : option nat) : bool :=
+  match u, u' with None, None => true | Some a, Some b => a =? b | _, _ => false end.
+(** In the instances of a unit, or in the one: zero, or what is known of it and which value it is. *)
+Record item := Item { instances : option nat; what : option (fact * named) }.
+Record known := Known { shared : trie item; each : trie item }.
+Definition find_slot (k : known) (s : slot) : option item :=
+  match s with Shared n => get (shared k) n | Each n => get (each k) n end.
+Definition put_slot (s : slot) (x : option item) (k : known) : known :=
+  match s with Shared n => Known (set n x (shared k)) (each k) | Each n => Known (shared k) (set n x (each k)) end.
+Definition forget (l : list slot) (k : known) : known := fold_right (fun s k => put_slot s None k) k l.
+Definition nothing : known := Known Leaf Leaf.
+
+Definition out_of (x : instr) : slot := match x with Do _ _ out _ => out | Read _ out => out | Zero out => out | Free
+  out => out end.
+Definition written (b : block) : list slot := match b with Run is => map out_of is | Layers _ _ _ is => map out_of is
+  end.
+
+Variables (table : trie (option nat * line)) (inputs : list held).
+Section Scope.
+(** In the instances of which unit, and whether in a microbatch. *)
+Variables (u : option nat) (inside : bool).
+Definition scope_of (s : slot) : option (option nat) :=
+  match s, u with Shared _, _ => Some None | Each _, Some u => Some (Some u) | Each _, None => None end.
+Definition arg (k : known) (s : slot) : option (fact * named) :=
+  match find_slot k s, scope_of s with
+  | Some x, Some v => if unit_eqb (instances x) v then what x else None
+  | _, _ => None end.
+Definition fixed_ix (n : named) : bool := match snd n with First | Last _ => true | _ => false end.
+(** Outside of microbatches nothing depends on one; outside of instances no value does. *)
+Definition fits (t : fact) (n : named) : bool :=
+  (inside || is_full (kind_at t 0)) && (match u with Some _ => true | None => fixed_ix n end).
+Definition write (s : slot) (x : option (fact * named)) (k : known) : option known :=
+  match scope_of s with Some v => Some (put_slot s (Some (Item v x)) k) | None => None end.
+
+Definition claimed (o : op) (claim : option positive) (names : list named) (t : fact) : option (fact * named) :=
+  match claim with
+  | None => match names with [n] => if keeps o then Some (t, n) else None | _ => None end
+  | Some c => match get table c with
+    | Some (scope, x) => match is_line o (made x) with
+      | Some m => if unit_eqb scope u && same_list named_eqb names (reads x)
+          then Some (Fact (kinds t) (reduced ones (mono_over (factor t) m)), target x) else None
       | None => None end
-  | Scaling => if current f LossScale then Some [s] else None
-  | All _ _ => None
-  | _ => Some [s] end.
-Definition said (f : facts) (w : when) (k : ratio) : option ratio :=
-  match everything (map (meant f w) (over k)), everything (map (meant f w) (under k)) with
-  | Some o, Some u => Some (times (Ratio (concat o) (concat u)) one) | _, _ => None end.
-
-(** An average begins as the parameters do. *)
-Definition begun (y : slot) (c : content) : content :=
-  match what y, c with Average, Params false => if start then Averaged false else c | _, _ => c end.
-
-Definition after_event (f : facts) (g : nat) (k : table) (e : event) : table :=
-  match e with
-  | Broadcast x along => set k x match get k x with
-      | Holds c q o => if rigid c along && still along q && forallb (fun c => negb (is_owner c)) (on_axes along q)
-          then Holds c (off_axes along q) o else Any
-      | h => h end
-  | Gather x y s along q => set k y match get k x with
-      | Holds c q' _ => if rigid c along && still along q' && forallb (owner_of s) (on_axes along q')
-          then Holds c (union q (off_axes along q')) (outside_none (get k y) q && within q (off_axes along q'))
-          else Any
-      | _ => Any end
-  | Initial y q => set k y (if start then Holds (Moment false) q (outside_none (get k y) q) else Any)
-  | Copy x y q => set k y match get k x with
-      | Holds c q' o => Holds (begun y c) (union q q') (outside_none (get k y) q && (o || within q q'))
-      | Absent => if outside_none (get k y) q then Absent else Any
-      | Any => Any end
-  | Publish x y q => match get k x with
-      | Holds c q' o => set k y (Holds c (union q q') (outside_none (get k y) (union q q') && (o || within q q')))
-      | Absent => k
-      | Any => set k y Any end
-  | Keep x s along => set k x match get k x with
-      | Holds c q o => Holds c (union q (owners s along)) (o || within (owners s along) q)
-      | h => h end
-  | Free x q => set k x match get k x with Absent => Absent | _ => match q with [] => Absent | _ => Any end end
-  | Zero y q => set k y (Holds Zeroed q (outside_none (get k y) q))
-  | Accumulate x y larger q => set k y match get k y, get k x with
-      | Absent, _ => Absent
-      | Holds c q2 o, Holds d q1 _ => match added larger c d with
-          | Some c => Holds c (union q2 (union q q1)) (o && within q2 q && within q2 q1)
-          | None => Any end
-      | _, _ => Any end
-  | Scale y r q => set k y match get k y with
-      | Absent => Absent
-      | Holds (Sums s) q' o => match said f (pt s) r with
-          | Some k => match scaled k s with
-              | Some s => Holds (Sums s) (union q q') (o && within q' q) | None => Any end
-          | None => Any end
-      | _ => Any end
-  | Reduce y along by_ to r => set k y match get k y with
-      | Absent => Absent
-      | Holds (Sums s as c) q o =>
-          let at_ := match to with Some s => owners s along | None => [] end in
-          match on_axes along q, said f (pt s) r with
-          | [], Some k => match (if rigid c along then put_alike else put_together) by_ along k s, still along q with
-              | Some s, true => Holds (Sums s) (union q at_) (o || within at_ q) | _, _ => Any end
-          | _, _ => Any end
-      | _ => Any end
-  | Clip y q => set k y match get k y with
-      | Absent => Absent
-      | Holds c q' o => if normed f && whole g c then Holds Clipped (union q q') (o && within q' q) else Any
-      | Any => Any end
-  | Update t n q =>
-      let x := At Master t in let o := At Moments t in
-      match get k x, get k o, get k (At GradSum t) with
-      | Holds (Params false) q1 o1, Holds (Moment false) q2 o2, Holds c q3 _ =>
-          let q' := union q q1 in
-          if decided f && trained g && local_to Master g q1 && local_to Moments g q2 && local_to GradSum g q3 &&
-             current f Step && ready g c && (if ratio_eq n one then true else false) &&
-             within q' q2 && within q' q3 then
-            set (set k x (Holds (Params true) q' (o1 && within q1 q)))
-                o (Holds (Moment true) q' (o2 && o1 && within q2 q'))
-          else set (set k x Any) o Any
-      | _, _, _ => set (set k x Any) o Any end
-  | TakeIn x y q => set k y match get k y, get k x with
-      | Absent, _ => Absent
-      | Holds (Averaged false) q2 o, Holds (Params true) q1 _ =>
-          Holds (Averaged true) (union q2 (union q q1)) (o && within q2 q && within q2 q1)
-      | _, _ => Any end
+    | None => None end
   end.
-
-Definition weight_right (k : table) : bool :=
-  match get k (At Weight Device) with Holds (Params false) [] _ => true | _ => false end.
-Definition group_numbers : list nat := seq 0 (length (groups p)).
-Definition weights_right (u : nat) (f : facts) : bool :=
-  forallb (fun g => negb (uses u g) || weight_right (nth_table (slots f) g)) group_numbers.
-
-Definition with_slots (f : facts) (l : list table) : facts :=
-  Facts l (kepts f) (acts f) (cots f) (factor f) (norms f) (counts f) (fine f).
-Definition with_flows (f : facts) (a c : flow) : facts :=
-  Facts (slots f) (kepts f) a c (factor f) (norms f) (counts f) (fine f).
-
-(** What backward leaves in the gradient of a group that the unit uses. *)
-Definition deposited (f : facts) (u g : nat) (right : bool) (k : table) : know :=
-  match right && (length (factor f) =? S (further p)), everything (factor f) with
-  | true, Some c =>
-      if last (sites_at g) 0 =? u then Holds (Sums (Terms (Some c) (data p) Now [u])) [] true
-      else match get k (At Grad Device) with
-        | Holds (Sums s) [] _ => if terms_eq s (Terms (Some c) (data p) Now (from s))
-            then Holds (Sums (Terms (Some c) (data p) Now (u :: from s))) [] true else Any
-        | _ => Any end
-  | _, _ => Any
+Definition check_instr (x : instr) (k : known) : option known :=
+  match x with
+  | Do o args out claim => match sequence (map (arg k) args) with
+    | Some os => match infer o (map fst os) with
+      | Some t => match claimed o claim (map snd os) t with
+        | Some (t, n) => if fits t n then write out (Some (t, n)) k else None
+        | None => None end
+      | None => None end
+    | None => None end
+  | Read n out => match find (fun h => (value_of h =? n)%positive && unit_eqb (per h) u) inputs with
+    | Some h => let n := (n, match u with Some _ => This | None => First end) in
+        if fits (Fact (lying h) []) n then write out (Some (Fact (lying h) [], n)) k else None
+    | None => None end
+  | Zero out => write out None k
+  | Free out => Some (put_slot out None k)
   end.
+Fixpoint check_instrs (is : list instr) (k : known) : option known :=
+  match is with [] => Some k | x :: is => match check_instr x k with Some k => check_instrs is k | None => None end end.
+End Scope.
 
-(** Further terms of the loss that a unit has start as the first loss does. *)
-Definition own_right (f : facts) (own : list ratio) : bool :=
-  forallb (fun k => match nth 0 (factor f) None, said f Now k with
-    | Some c, Some k => if ratio_eq k c then true else false | _, _ => false end) own.
+Definition kind_eqb (k k' : kind) : bool :=
+  match k, k' with Full, Full => true | Part, Part => true | Shard d, Shard e => d =? e | _, _ => false end.
+Definition same_fact (t t' : fact) : bool :=
+  forallb (fun a => kind_eqb (kind_at t a) (kind_at t' a)) (seq 0 (axes g)) && mono_same (factor t) (factor t').
+(** What is carried: as it is in the beginning, it has to be in the end of each instance. *)
+Definition carried_from (k : known) (start : ix) (c : positive * positive) : option (positive * fact) :=
+  match get (shared k) (fst c) with
+  | Some (Item None (Some (t, n))) => if named_eqb n (snd c, start) then Some (fst c, t) else None
+  | _ => None end.
+Definition carried_to (k : known) (next : ix) (c : positive * positive) (t : positive * fact) : bool :=
+  match get (shared k) (fst c) with
+  | Some (Item None (Some (t', n))) => named_eqb n (snd c, next) && same_fact t' (snd t)
+  | _ => false end.
+Definition put_carried (at_ : ix) (cs : list ((positive * positive) * (positive * fact))) (k : trie item) : trie item :=
+  fold_right (fun c k => set (fst (fst c)) (Some (Item None (Some (snd (snd c), (snd (fst c), at_))))) k) k cs.
+Definition shared_of (l : list slot) : list positive := flat_map (fun s => match s with Shared n => [n] | Each _ => []
+  end) l.
+Definition forget_shared (l : list slot) (k : trie item) : trie item := fold_right (fun n k => set n None k) k
+  (shared_of l).
+Fixpoint distinct (l : list positive) : bool :=
+  match l with [] => true | n :: l => negb (existsb (Pos.eqb n) l) && distinct l end.
 
-Definition after_instr (u : nat) (f : facts) (e : instr) : facts :=
-  match e with
-  | On g e => with_slots f (put_at g (after_event f g (nth_table (slots f) g) e) (slots f))
-  | Forward =>
-      let seen := weights_right u f in
-      let right := seen && current f Stream && match acts f with Entered => true | _ => false end in
-      Facts (slots f) (put_at u right (kepts f)) (if right then Left else Lost) (cots f) (factor f) (norms f)
-        (counts f) (fine f && seen)
-  | Backward own =>
-      let seen := weights_right u f in
-      let right := seen && own_right f own && nth u (kepts f) false && match cots f, now with
-        | Entered, Amid => true | _, _ => false end in
-      Facts (map (fun g => let k := nth_table (slots f) g in
-                    if uses u g && graded_at g then set k (At Grad Device) (deposited f u g right k) else k)
-                      group_numbers)
-            (kepts f) (acts f) (if right then Left else Lost) (factor f) (norms f) (counts f) (fine f && seen)
-  | Take g k =>
-      let right := nth u (kepts f) false && negb (graded_at g) in
-      with_slots f (put_at g (set (nth_table (slots f) g) (At Grad Device)
-        match right, said f Now k with
-        | true, Some k =>
-            if most_at g then if ratio_eq k one then Holds (Sums (Terms None (data p) Now [u])) [] true else Any
-            else Holds (Sums (Terms (Some (map (fun _ => k) losses)) (data p) Now [u])) [] true
-        | _, _ => Any end) (slots f))
-  end.
-
-Definition has_forward (l : list instr) : bool := existsb (fun e => match e with Forward => true | _ => false end) l.
-Definition has_backward (l : list instr) : bool :=
-  existsb (fun e => match e with Backward _ => true | _ => false end) l.
-Definition entering (f g : flow) : flow := if flow_eq f g then Entered else Lost.
-(** What enters the next instance is what has left this one. *)
-Definition kept_up (f f' : flow) : bool :=
-  match f, f' with Entered, Left => true | Entered, _ => false | _, _ => true end.
-Definition leaving (f g : flow) : flow := match f with Entered => g | _ => Lost end.
-
-(** The losses that flow backward, once this one does, too. *)
-Definition after_loss (f : facts) (n : nat) : flow :=
-  if flow_eq (acts f) (Outside units) then
-    let l := n :: match cots f with Begun l => l | Outside 0 => losses | _ => [] end in
-    if inside_of losses l then Outside 0 else Begun l
-  else Lost.
-
-Definition after_block (f : facts) (b : block) : facts :=
+Definition check_block (inside : bool) (b : block) (k : known) : option known :=
   match b with
-  | Each u reversed body =>
-      let fw := has_forward body in let bw := has_backward body in
-      let a := if fw && negb reversed then entering (acts f) (Outside u) else Lost in
-      let c := if bw && reversed then entering (cots f) (Outside (units - 1 - u)) else Lost in
-      let f1 := fold_left (after_instr u) body (with_flows f a c) in
-      let goes := kept_up a (acts f1) && kept_up c (cots f1) in
-      let f1 := if goes then f1 else fold_left (after_instr u) body (with_flows f Lost Lost) in
-      with_flows f1 (if fw then if goes then leaving a (Outside (S u)) else Lost else acts f)
-                    (if bw then if goes then leaving c (Outside (units - u)) else Lost else cots f)
-  | Loss n k => match now with
-      | Amid => Facts (slots f) (kepts f) (acts f) (after_loss f n) (put_at n (said f Now k) (factor f))
-          (norms f) (counts f) (fine f)
-      | _ => Facts (slots f) (kepts f) (acts f) Lost (put_at n None (factor f)) (norms f) (counts f) (fine f) end
-  | ScaleLoss n k => Facts (slots f) (kepts f) (acts f) (cots f)
-      (put_at n match nth n (factor f) None, said f Now k with
-         | Some c, Some k => Some (times k c) | _, _ => None end (factor f))
-      (norms f) (counts f) (fine f)
-  | Norm g x q => Facts (slots f) (kepts f) (acts f) (cots f) (factor f)
-      (put_at g match get (nth_table (slots f) g) x with
-         | Holds c q' o => if whole g c && (o || within q q') then Some (union q q') else None
-         | _ => None end (norms f)) (counts f) (fine f)
-  | NormSum along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f)
-      (map (fun n => fold_right (fun a n => match n with
-         | Some q => spread a q
-         | None => None end) n along) (norms f)) (counts f) (fine f)
-  | Look g x q => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (tell_looked (counts f) (put_at g match get (nth_table (slots f) g) x with
-         | Holds c q' o => if whole g c && (o || within q q') then Some (union q q') else None
-         | _ => None end (looked (counts f)))) (fine f)
-  | LookMax along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (tell_looked (counts f) (map (fun n => fold_right (fun a n => match n with
-         | Some q => match on_axes [a] q with [] => if still [a] q then Some q else None | _ => spread a q end
-         | None => None end) n along) (looked (counts f)))) (fine f)
-  | CountTokens n each => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (tell_tally (counts f) (put_at n (Some (each, data p)) (tallied (counts f)))) (fine f)
-  | CountSum n along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (tell_tally (counts f) (put_at n (fold_right (fun a n => match n with
-         | Some (e, un) => if mem a un then Some (e, filter (fun b => negb (a =? b)) un) else None
-         | None => None end) (nth n (tallied (counts f)) None) along) (tallied (counts f)))) (fine f)
-  | Tick c d firsts => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (after_tick start (decided f) (counts f) c d firsts) (fine f)
-  | ShareTick c along => Facts (slots f) (kepts f) (acts f) (cots f) (factor f) (norms f)
-      (after_share (counts f) c along) (fine f)
+  | Run is => check_instrs None inside is k
+  | Layers u down carried is =>
+    let here := if down then Next else This in
+    let next := if down then This else Next in
+    let start := if down then Last u else First in
+    let end_ := if down then First else Last u in
+    match sequence (map (carried_from k start) carried) with
+    | Some ts =>
+      let outer := forget_shared (map out_of is) (shared k) in
+      match check_instrs (Some u) inside is (Known (put_carried here (combine carried ts) outer) (each k)) with
+      | Some k' =>
+        if forallb (fun c => carried_to k' next (fst c) (snd c)) (combine carried ts) && distinct (map fst carried)
+           && forallb (fun c => existsb (Pos.eqb (fst c)) (shared_of (map out_of is))) carried
+        then Some (Known (put_carried end_ (combine carried ts) outer) (each k')) else None
+      | None => None end
+    | None => None end
   end.
-End Check.
+Fixpoint check_blocks (inside : bool) (bs : list block) (k : known) : option known :=
+  match bs with [] => Some k | b :: bs => match check_block inside b k with Some k => check_blocks inside bs k | None
+    => None end end.
+
+(** A sum over microbatches begins at zero, where nothing else is written, and is of what is a part for each. *)
+Definition full_at_0 (t : fact) : fact := Fact (Full :: tl (kinds t)) (factor t).
+Definition summed_up (before after : known) (q : slot * slot) : option (slot * item) :=
+  match find_slot before (snd q), find_slot after (fst q) with
+  | Some (Item u None), Some (Item u' (Some (t, n))) =>
+    if unit_eqb u u' && match snd q, fst q with Shared _, Shared _ => true | Each _, Each _ => true | _, _ => false end
+       && is_part (kind_at t 0) && negb (axes g =? 0) then Some (snd q, Item u (Some (full_at_0 t, n))) else None
+  | _, _ => None end.
+Fixpoint apart (l : list slot) : bool :=
+  match l with [] => true | s :: l => negb (existsb (slot_eqb s) l) && apart l end.
+Definition check_part (p : part) (k : known) : option known :=
+  match p with
+  | Once bs => check_blocks false bs k
+  | Microbatches sums bs =>
+    let changed := flat_map written bs in
+    let k0 := forget (map snd sums ++ changed) k in
+    match check_blocks true bs k0 with
+    | Some k' => match sequence (map (summed_up k k') sums) with
+      | Some new => if forallb (fun s => negb (existsb (slot_eqb s) changed)) (map snd sums) && apart (map snd sums)
+          then Some (fold_right (fun q k => put_slot (fst q) (Some (snd q)) k) k0 new) else None
+      | None => None end
+    | None => None end
+  end.
+Fixpoint check_parts (ps : list part) (k : known) : option known :=
+  match ps with [] => Some k | p :: ps => match check_part p k with Some k => check_parts ps k | None => None end end.
+
+(** ** Between steps. *)
+Definition ix_of (u : option nat) : ix := match u with Some _ => This | None => First end.
+Definition resting (rest : list (slot * held)) : known :=
+  fold_right (fun q k => put_slot (fst q) (Some (Item (per (snd q))
+    (Some (Fact (lying (snd q)) [], (value_of (snd q), ix_of (per (snd q))))))) k) nothing rest.
+(** [next]: which value it has to be: that of the single device in the next step is another one's in this. *)
+Definition rests (next : positive -> option positive) (k : known) (q : slot * held) : bool :=
+  match find_slot k (fst q), next (value_of (snd q)) with
+  | Some (Item u (Some (t, n))), Some v => unit_eqb u (per (snd q)) && named_eqb n (v, ix_of u)
+      && forallb (fun a => kind_eqb (kind_at t a) (kind_in (lying (snd q)) a)) (seq 0 (axes g)) && is_one ones (factor
+        t)
+  | _, _ => false end.
+End Checker.
+
+Definition well_kept (q : slot * held) : bool :=
+  match fst q, per (snd q) with Shared _, None => is_full (kind_in (lying (snd q)) 0)
+  | Each _, Some _ => is_full (kind_in (lying (snd q)) 0) | _, _ => false end.
+Definition keep_disk (disk : list slot) (k : known) : known :=
+  fold_right (fun s k' => put_slot s (find_slot k s) k') nothing disk.
+
+(** ** Whether the single device's lines run in order: nothing is made twice, or read before it is made. *)
+
+(** What later lines make: once, or in the instances of a unit. *)
+Definition made_later := trie (option (nat * ix)).
+Definition beside (n : named) (l : made_later) : bool :=
+  match get l (fst n), snd n with
+  | None, First | None, Last _ | Some (Some (_, Next)), First => true
+  | Some (Some (u, This)), Last u' => u =? u'
+  | _, _ => false end.
+Definition unread (l : made_later) (a : named) : bool := match get l (fst a) with None => true | Some _ => false end.
+Fixpoint plain_ordered (ls : list (positive * line)) (l : made_later) : option made_later :=
+  match ls with
+  | [] => Some l
+  | x :: ls => match plain_ordered ls l with
+    | Some l => let n := target (snd x) in
+      if beside n l && forallb (fun a => unread l a && negb (fst a =? fst n)%positive) (reads (snd x))
+      then Some (set (fst n) (Some None) l) else None
+    | None => None end
+  end.
+Definition fresh {A : Type} (t : trie A) (n : positive) : bool := match get t n with None => true | Some _ => false end.
+Fixpoint loop_targets (down : bool) (ls : list (positive * line)) (own : trie ix) : option (trie ix) :=
+  match ls with
+  | [] => Some own
+  | x :: ls => match loop_targets down ls own, snd (target (snd x)) with
+    | Some own, This => if fresh own (fst (target (snd x))) then Some (set (fst (target (snd x))) (Some This) own)
+      else None
+    | Some own, Next => if fresh own (fst (target (snd x))) && negb down
+        then Some (set (fst (target (snd x))) (Some Next) own) else None
+    | _, _ => None end
+  end.
+(** [own]: what the loop makes; [after]: what it makes from here on in each instance. *)
+Fixpoint loop_reads (down : bool) (own : trie ix) (ls : list (positive * line)) : option (trie unit) :=
+  match ls with
+  | [] => Some Leaf
+  | x :: ls => match loop_reads down own ls with
+    | Some after => let after := set (fst (target (snd x))) (Some tt) after in
+      if forallb (fun a => match get own (fst a), snd a with
+        | None, _ => true
+        | Some This, This => fresh after (fst a)
+        | Some This, Next => down
+        | Some Next, This => negb down
+        | _, _ => false end) (reads (snd x)) then Some after else None
+    | None => None end
+  end.
+Definition stretch_ordered (s : stretch) (l : made_later) : option made_later :=
+  match s with
+  | Plain ls => plain_ordered ls l
+  | Repeat u down ls => match loop_targets down ls Leaf with
+    | Some own => match loop_reads down own ls with
+      | Some _ => if forallb (fun x => fresh l (fst (target (snd x))) && forallb (unread l) (reads (snd x))) ls
+          then Some (fold_right (fun x l => set (fst (target (snd x))) (Some (Some (u,
+            snd (target (snd x))))) l) l ls) else None
+      | None => None end
+    | None => None end
+  end.
+Fixpoint all_ordered (ss : list stretch) : option made_later :=
+  match ss with [] => Some Leaf | s :: ss => match all_ordered ss with Some l => stretch_ordered s l | None => None
+    end end.
+Definition ordered (p : program) : bool :=
+  match all_ordered (alone p) with Some l => forallb (fun q => fresh l (fst q)) (states p) | None => false end.
+
+(** What a state is in the beginning: as another, or itself. *)
+Definition first_of (p : program) (n : positive) : option positive :=
+  match find (fun q => (fst q =? n)%positive) (begins p) with Some q => Some (snd q) | None => Some n end.
+
+Definition check (p : program) : bool :=
+  let table := of_list (lines p) in
+  let blocks := check_blocks (on p) (ones p) table in
+  let all_rest next k := forallb (rests (on p) (ones p) next k) (rest p) in
+  forallb (fun q => existsb (fun r => (value_of (snd r) =? fst q)%positive) (rest p)) (states p)
+  && forallb well_kept (rest p) && ordered p
+  && match blocks (given p) false (init p) nothing with Some k => all_rest (first_of p) k | None => false end
+  && match check_parts (on p) (ones p) table (data p) (step p) (resting (rest p)) with
+    | Some k => all_rest (next_of p) k
+    | None => false end
+  && match blocks [] false (save p) (resting (rest p)) with
+    | Some k => all_rest Some k
+        && match blocks [] false (resume p) (keep_disk (disk p) k) with Some k => all_rest Some k | None => false end
+    | None => false end.

@@ -1,335 +1,199 @@
-(** What a step program does, on all ranks at once.
+(** Programs of ops on tensors that lie on a mesh, and what a rank computes. To be believed: it is what programs mean.
 
-    What it backs: the kernel. This file, Syntax.v, Setting.v and Semantics.v are what a reader has to believe; Check.v
-    and Sound.v are proved.
+    What it backs: placealg/prover/kernel/program.py, whose dataclasses are these types.
 
-    Main statement: [run], the definition. *)
+    Main statements: [run_instr], [run_block], [run_part] (what memory holds behind a piece of a program). Everything is
+    for any ring of numbers, any sizes, any ways of splitting, any functions of rows, and any junk: what a rank has of a
+    tensor that it does not hold. *)
 
-From Coq Require Export Arith.
-From Placealg.kernel Require Export Setting.
+From Coq Require Import Arith Bool PArith.
+From Placealg Require Import Sums.
 Open Scope nat_scope.
 
-Section Meaning.
-Context {w : world} (p : program).
+(** A rank is a coordinate for each axis of the mesh, an index one for each dim. Axis 0 is no axis of the mesh: it
+  counts
+    the microbatches of a step, and a rank is at coordinate [c] of it while it runs microbatch [c]. *)
+Definition rank := nat -> nat.
+Definition index := nat -> nat.
+Definition put (r : rank) (a c : nat) : rank := fun b => if b =? a then c else r b.
 
-Definition ok (r : rank) : Prop := forall a, r a < size a.
-Definition put (r : rank) (a c : nat) : rank := fun a' => if a' =? a then c else r a'.
-Fixpoint peers (along : list nat) (r : rank) : list rank :=
-  match along with [] => [r] | a :: l => flat_map (fun c => peers l (put r a c)) (seq 0 (size a)) end.
-Definition moved (to : nat -> nat) (along : list nat) (r : rank) : rank :=
-  fun a => if existsb (Nat.eqb a) along then to a else r a.
-(** The owner of an element along an axis, as a rank has it. *)
-Definition owner (s : layout) (r : rank) (a : nat) (i : E) : nat :=
-  match s with Shared n => own n 0 a i | Drawn n b => own n (r b) a i end.
-Definition sat1 (r : rank) (i : E) (c : clause) : bool :=
-  match c with Owner s a => r a =? owner s r a i | First a => r a =? 0 end.
-Definition sat (q : place) (r : rank) (i : E) : bool := forallb (sat1 r i) q.
+(** ** The language. *)
 
-Definition sites_of (g : nat) : list nat := match nth_error (groups p) g with Some d => sites d | None => [] end.
-Definition trains (g : nat) : bool := match nth_error (groups p) g with Some d => negb (frozen d) | None => false end.
-Definition by_gradient (g : nat) : bool := match nth_error (groups p) g with Some d => graded d | None => false end.
-Definition adds_up (g : nat) : bool := match nth_error (groups p) g with Some d => summed d | None => false end.
-Definition used (u g : nat) : bool := existsb (Nat.eqb u) (sites_of g).
-Definition depth (u : nat) : nat := if nth u (repeated p) false then layers u else 1.
-Definition part (g l : nat) : list E := filter (fun i => (group_of i =? g) && (layer_of i =? l)) elements.
-Definition needs (u l : nat) : list E := filter (fun i => used u (group_of i) && (layer_of i =? l)) elements.
+(** How a tensor lies along an axis: every rank has all of it, or it is split, or ranks have parts of a sum. A way of
+    splitting is a number: the dim of that number, or a way that reads other dims, such as owners of elements. *)
+Inductive kind := Full | Shard (way : nat) | Part.
 
-Definition takes_most (g : nat) : bool := match nth_error (groups p) g with Some d => most d | None => false end.
+(** Per axis the way by which an op is split along it: a rank computes the positions that are its own. *)
+Definition layout := list (nat * nat).
+(** A dim of the operand -> the dim of the result at which it is read. *)
+Definition renaming := list (nat * nat).
+(** A monomial: per atom its exponents above and below the line. *)
+Definition mono := list (nat * nat).
+Inductive sent := AllReduce | ReduceScatter (way : nat) | AllGather (way : nat) | Slice (way :
+  nat) | AllToAll (from to : nat).
 
-(** The tokens that a rank has. A token of a loss that the program lacks is one of the first. *)
-Definition near (along : list nat) (r : rank) (x : X) : bool := forallb (fun a => r a =? home x a) along.
-Definition tokens (t : nat) : list X := flat_map (batch t) (seq 0 micro).
-Definition local (t j : nat) (r : rank) : list X := filter (near (data p) r) (batch t j).
-Definition its_loss (x : X) : nat := if loss_of x <=? further p then loss_of x else 0.
-Definition of_loss (n : nat) (l : list X) : list X := filter (fun x => its_loss x =? n) l.
-Definition mine (n t j : nat) (r : rank) : list X := filter (near (data p) r) (of_loss n (batch t j)).
-Definition counted (n t j : nat) (each : bool) : list X := of_loss n (if each then batch t j else tokens t).
+Inductive op :=
+| Einsum (s : layout) (over : list nat)
+| Row (f : nat) (over : list nat) (s : layout)
+| Add (s : layout)
+| Scale (by_ : mono)
+| Rename (p : renaming)
+| Send (a : nat) (s : sent).
 
-(** The largest of some magnitudes, 0 of none; their sum. *)
-Fixpoint greatest {V : Type} (l : list V) (f : V -> K) : K :=
-  match l with [] => 0%ring | v :: l => larger (f v) (greatest l f) end.
-Definition join (larger_ : bool) {V : Type} (l : list V) (f : V -> K) : K :=
-  if larger_ then greatest l f else sum_list l f.
+(** Where a tensor is kept: one for all, or one for each instance of a unit that is run several times. *)
+Inductive slot := Shared (n : positive) | Each (n : positive).
 
-Record memory := Memory {
-  held : slot -> rank -> E -> option (T + K);             (* None: not held *)
-  partial : nat -> nat -> rank -> option K;               (* group, instance *)
-  count : counter -> bool -> rank -> option nat;          (* true: in the checkpoint *)
-  act : rank -> X -> A; cot : rank -> X -> B; scale : nat -> rank -> K;  (* of a loss *)
-  tally : nat -> rank -> nat;                              (* the count of a loss's tokens *)
-  flag : nat -> nat -> rank -> option bool;                (* group, instance: whether a gradient overflows *)
-  kept : nat -> nat -> rank -> option (nat * list T * (X -> A));
-  reads : list (nat * nat * (rank -> E -> option (T + K)));  (* what units have read as weights: unit, instance,
-    view *)
-  clock : nat
+(** [claim]: the line of the single device's program whose result it is said to mean; none: that of its operand. The
+    machine does not look at it. *)
+Inductive instr :=
+| Do (o : op) (args : list slot) (out : slot) (claim : option positive)
+| Read (n : positive) (out : slot)
+| Zero (out : slot)
+| Free (out : slot).
+
+(** [carried]: what a loop over instances hands from one to the next, and which value of the single device that is. *)
+Inductive block :=
+| Run (is : list instr)
+| Layers (unit : nat) (down : bool) (carried : list (positive * positive)) (is : list instr).
+
+(** [sums]: behind each microbatch the first slot is added to the second. *)
+Inductive part :=
+| Once (bs : list block)
+| Microbatches (sums : list (slot * slot)) (bs : list block).
+
+Definition slot_eqb (s s' : slot) : bool :=
+  match s, s' with Shared n, Shared n' => (n =? n')%positive | Each n, Each n' => (n =? n')%positive | _,
+    _ => false end.
+Definition at_axis (s : layout) (a : nat) : option nat := option_map snd (find (fun p => fst p =? a) s).
+Definition renamed (p : renaming) (d : nat) : nat := match find (fun q => fst q =? d) p with Some q => snd q | None =>
+  d end.
+
+(** ** What ops compute. *)
+Section Ops.
+Context {K : CRing}.
+Definition tensor := rank -> index -> K.
+Definition logical := index -> K.
+Variables (touches : nat -> list nat) (size extent : nat -> nat) (home : nat -> nat -> index -> nat).
+
+Fixpoint overlay (over p : list nat) (i : index) : index :=
+  match over, p with d :: over, n :: p => fun d' => if d' =? d then n else overlay over p i d' | _, _ => i end.
+Fixpoint grid (over : list nat) : list (list nat) :=
+  match over with [] => [[]] | d :: over => flat_map (fun n => map (cons n) (grid over)) (seq 0 (extent d)) end.
+Fixpoint product (l : list K) : K := match l with [] => 1%ring | k :: l => (k * product l)%ring end.
+
+(** An einsum: on a rank over those positions of the dims that are summed that are its own. *)
+Definition meets (way : nat) (over : list nat) : bool := existsb (fun e => existsb (Nat.eqb e) over) (touches way).
+Definition has (l : list nat) (split : nat -> option nat) (over p : list nat) (i : index) (r : rank) : bool :=
+  forallb (fun a => match split a with
+    | Some d => if meets d over then home a d (overlay over p i) =? r a else true | None => true end) l.
+Definition einsum (l : list nat) (split : nat -> option nat) (over : list nat) (xs : list tensor) : tensor := fun r i =>
+  sum_list (grid over) (fun p => if has l split over p i r then product (map (fun x => x r (overlay over p i)) xs)
+    else 0%ring).
+Definition einsum_ref (over : list nat) (vs : list logical) : logical := fun i =>
+  sum_list (grid over) (fun p => product (map (fun v => v (overlay over p i)) vs)).
+
+Definition row (f : index -> list logical -> K) (xs : list tensor) : tensor := fun r i => f i (map (fun x => x r) xs).
+Definition added (xs : list tensor) : tensor := fun r i => sum_list xs (fun x => x r i).
+
+(** What is sent along axis [a]. *)
+Definition summed (a : nat) (x : tensor) : tensor := fun r i => sum_list (seq 0 (size a)) (fun c => x (put r a c) i).
+Definition taken (a d : nat) (x : tensor) : tensor := fun r i => x (put r a (home a d i)) i.
+Definition send (junk : tensor) (a : nat) (s : sent) (x : tensor) : tensor := fun r i =>
+  match s with
+  | AllReduce => summed a x r i
+  | ReduceScatter d => if r a =? home a d i then summed a x r i else junk r i
+  | AllGather d => taken a d x r i
+  | Slice d => if r a =? home a d i then x r i else junk r i
+  | AllToAll d e => if r a =? home a e i then taken a d x r i else junk r i
+  end.
+End Ops.
+
+(** Numbers that factors speak of: sizes, counts, constants. *)
+Section Factors.
+Context {K : CRing}.
+Variables atom inverse : nat -> K.
+Fixpoint power (x : K) (n : nat) : K := match n with 0 => 1%ring | S n => (x * power x n)%ring end.
+Fixpoint value_from (k : nat) (m : mono) : K :=
+  match m with [] => 1%ring | (p, n) :: m => (power (atom k) p * power (inverse k) n * value_from (S k) m)%ring end.
+Definition value := value_from 0.
+End Factors.
+
+(** ** The world in which a program runs. *)
+Record world (K : CRing) := World {
+  size : nat -> nat; (* ranks along an axis; along axis 0, microbatches *)
+  extent : nat -> nat; (* positions of a dim *)
+  home : nat -> nat -> index -> nat; (* along an axis, by a way of splitting, whose an index is *)
+  layers : nat -> nat; (* instances of a unit *)
+  atom : nat -> K; inverse : nat -> K;
+  fn : nat -> nat -> nat -> index -> list (@logical K) -> K; (* of number f, in a step, of an instance *)
+  input : bool -> positive -> nat -> nat -> @tensor K; (* what is read: in the beginning or not, in a step,
+    of an instance *)
+  junk : list nat -> @tensor K (* wherever something is not held, by when and where *)
 }.
+Arguments size {K}. Arguments extent {K}. Arguments home {K}. Arguments layers {K}. Arguments atom {K}.
+Arguments inverse {K}. Arguments fn {K}. Arguments input {K}. Arguments junk {K}.
 
-Definition slot_eqb (x y : slot) : bool :=
-  value_eqb (what x) (what y) &&
-  match on x, on y with Device, Device | Host, Host | Nvme, Nvme | Disk, Disk => true | _, _ => false end.
-(** Memory with one slot written where [here] says. *)
-Definition write (m : memory) (here : E -> bool) (y : slot) (f : rank -> E -> option (T + K)) : memory :=
-  Memory (fun y' r i => if slot_eqb y' y && here i then f r i else held m y' r i)
-         (partial m) (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m)).
+(** Mesh and ways of splitting of a program: how many axes, axis 0 included; which dims are alike (a way along one is
+    the way along the other); which dims a way reads, the dim of its number if there is none. *)
+Record mesh := Mesh { axes : nat; like : list nat; touch : list (list nat) }.
+Definition touches (g : mesh) (way : nat) : list nat := nth way (touch g) [way].
 
-Definition as_state (z : T) (v : T + K) : T := match v with inl x => x | inr _ => z end.
-Definition as_number (v : T + K) : K := match v with inl _ => 0%ring | inr k => k end.
-Fixpoint product {V : Type} (f : V -> K) (l : list V) : K :=
-  match l with [] => 1%ring | n :: l => (f n * product f l)%ring end.
-Definition scale_state (m : memory) (r : rank) : nat :=
-  match count m LossScale false r with Some n => n | None => junk_stream (clock m) r end.
-Definition number_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
-  match s with
-  | Tokens n => of_nat (length (mine n t j r)) | Count n => of_nat (tally m n r) | Micro => of_nat micro
-  | Size a => of_nat (size a) | Scaling => scaling (scale_state m r) | Padding n => padding n
-  | All n each => of_nat (length (counted n t j each)) end.
-Definition inverse_of (m : memory) (t j : nat) (r : rank) (s : symbol) : K :=
-  match s with
-  | Tokens n => share (length (mine n t j r)) | Count n => share (tally m n r) | Micro => share micro
-  | Size a => share (size a) | Scaling => unscaling (scale_state m r) | Padding n => unpadding n
-  | All n each => share (length (counted n t j each)) end.
-Definition ratio_of (m : memory) (t j : nat) (r : rank) (k : ratio) : K :=
-  (product (number_of m t j r) (over k) * product (inverse_of m t j r) (under k))%ring.
+(** ** Memory, and how a program changes it. *)
+Section Run.
+Context {K : CRing}.
+Variables (g : mesh) (w : world K).
+Definition memory := slot -> nat -> @tensor K.
+Record moment := Moment { of_step : nat; of_micro : nat; of_layer : nat; beginning : bool }.
 
-(** How a state of its own goes on. *)
-Definition advance (c : counter) (out : bool) (n : nat) : nat := match c with LossScale => grow n out | _ => S n end.
-
-Definition at_first (firsts : list nat) (r : rank) : bool := forallb (fun a => r a =? 0) firsts.
-Definition is_some {V : Type} (o : option V) : bool := match o with Some _ => true | None => false end.
-
-(** What ranks have together: nothing if none holds it, junk if only some do. *)
-Definition together (larger_ : bool) (l : list (option K)) (j : K) : option K :=
-  if forallb is_some l then Some (join larger_ l (fun o => match o with Some k => k | None => 0%ring end))
-  else if existsb is_some l then Some j else None.
-
-Definition largest (l : list (option bool)) (j : bool) : option bool :=
-  if forallb is_some l then Some (existsb (fun o => match o with Some b => b | None => false end) l)
-  else if existsb is_some l then Some j else None.
-
-Definition all_parts : list (nat * nat) :=
-  flat_map (fun g => map (pair g) (seq 0 (depth (hd 0 (sites_of g))))) (filter by_gradient (seq 0 (length (groups p)))).
-(** A rank leaves out the step if it holds a flag that is set. Where the reference leaves out none there is no flag.
-  *)
-Definition leaves_out (m : memory) (r : rank) : bool :=
-  skips p && existsb (fun gl => match flag m (fst gl) (snd gl) r with Some b => b | None => false end) all_parts.
-
-Definition total (m : memory) (r : rank) : option K :=
-  let all := flat_map (fun g => map (fun l => partial m g l r) (seq 0 (depth (hd 0 (sites_of g)))))
-                      (filter by_gradient (seq 0 (length (groups p)))) in
-  if forallb is_some all then together false all 0%ring else None.
-
-(** The elements of which an update of one reads a value: the element, and all of its matrix where the optimizer
-  does. *)
-Definition mates (i : E) : list E :=
-  filter (fun j => (group_of j =? group_of i) && (layer_of j =? layer_of i) && (matrix_of j =? matrix_of i)) elements.
-Definition wholly (v : value) (g : nat) : bool :=
-  match nth_error (groups p) g with Some d => existsb (value_eqb v) (whole_reads d) | None => false end.
-Definition reading (v : value) (i : E) : list E := i :: if wholly v (group_of i) then mates i else [].
-Definition all_some {V : Type} (l : list (option V)) : option (list V) :=
-  fold_right (fun o s => match o, s with Some v, Some s => Some (v :: s) | _, _ => None end) (Some []) l.
-Definition a_state (v : option (T + K)) : option T := match v with Some (inl x) => Some x | _ => None end.
-Definition a_number (v : option (T + K)) : option K := match v with Some (inr x) => Some x | _ => None end.
-
-Definition at_event (t j : nat) (here : E -> bool) (e : event) (m : memory) : memory :=
-  let z := junk (clock m) in
-  let get := held m in
-  match e with
-  | Broadcast x along => write m here x (fun r i => get x (moved (fun _ => 0) along r) i)
-  | Gather x y s along q => write m here y (fun r i => if sat q r i then
-      match get x (moved (fun a => owner s r a i) along r) i with Some v => Some v | None => Some (z r i) end else get
-        y r
-        i)
-  | Initial y q => write m here y (fun r i => if sat q r i then Some (inl (first_moments i)) else get y r i)
-  | Copy x y q => write m here y (fun r i => if sat q r i then get x r i else get y r i)
-  | Publish x y q => write m here y (fun r i => if sat q r i && is_some (get x r i) then get x r i else get y r i)
-  | Keep x s along => write m here x (fun r i => if forallb (fun a => r a =? owner s r a i) along then get x r i else
-    None)
-  | Free x q => write m here x (fun r i => if sat q r i then None else get x r i)
-  | Zero y q => write m here y (fun r i => if sat q r i then Some (inr 0%ring) else get y r i)
-  | Accumulate x y larger_ q => write m here y (fun r i => if sat q r i then
-      match get y r i, get x r i with
-      | None, _ => None
-      | Some (inr a), Some (inr b) => Some (inr (if larger_ then larger a b else a + b)%ring)
-      | _, _ => Some (z r i) end else get y r i)
-  | Scale y k q => write m here y (fun r i => if sat q r i then
-      match get y r i with
-      | None => None
-      | Some (inr a) => Some (inr (a * ratio_of m t j r k)%ring)
-      | _ => Some (z r i) end else get y r i)
-  | Reduce y along by_ to k => write m here y (fun r i =>
-      if match to with Some s => forallb (fun a => r a =? owner s r a i) along | None => true end then
-        let early r' v := match by_ with
-          | Premultiplied => as_number v * ratio_of m t j r' k | _ => as_number v end%ring in
-        let late s := match by_ with
-          | Premultiplied => s | Plain | Largest => s * ratio_of m t j r k
-          | Mean => s * product share (map size along) * ratio_of m t j r k end%ring in
-        option_map (fun s => inr (late s))
-          (together match by_ with Largest => true | _ => false end (map (fun r' => option_map (early r') (get y r'
-            i)) (peers along r)) (as_number (z r i)))
-      else None)
-  | Clip y q => write m here y (fun r i => if sat q r i then
-      match get y r i, total m r with
-      | None, _ => None
-      | Some (inr a), Some n => Some (inr (clip n a))
-      | _, _ => Some (z r i) end else get y r i)
-  | Update k by_ q =>
-      let read {V : Type} v (f : option (T + K) -> option V) r i :=
-        all_some (map (fun j => f (get (At v k) r j)) (reading v i)) in
-      let new r i := match read Master a_state r i, read Moments a_state r i, read GradSum a_number r i,
-          count m Step false r with
-        | Some x, Some o, Some g, Some n => let (x, o) := update (ratio_of m t j r by_) n i x o g in (inl x, inl o)
-        | _, _, _, _ => (z r i, z r i) end in
-      let runs r i := negb (leaves_out m r) && sat q r i && is_some (get (At Master k) r i) in
-      write (write m here (At Master k) (fun r i => if runs r i then Some (fst (new r i)) else get (At Master k) r i))
-            here (At Moments k) (fun r i => if runs r i then Some (snd (new r i)) else get (At Moments k) r i)
-  | TakeIn x y q => write m here y (fun r i => if sat q r i then
-      match get y r i, get x r i with
-      | None, _ => None
-      | Some (inl a), Some (inl b) => Some (inl (average i a b))
-      | _, _ => Some (z r i) end else get y r i)
+Definition apply (e : moment) (spare : @tensor K) (o : op) (xs : list (@tensor K)) : @tensor K :=
+  let x := nth 0 xs (fun _ _ => 0%ring) in
+  match o with
+  | Einsum s over => einsum (touches g) (extent w) (home w) (seq 0 (axes g)) (at_axis s) over xs
+  | Row f _ _ => row (fn w f (of_step e) (of_layer e)) xs
+  | Add _ => added xs
+  | Scale m => fun r i => (value (atom w) (inverse w) m * x r i)%ring
+  | Rename p => fun r i => x r (fun d => i (renamed p d))
+  | Send a s => send (size w) (home w) spare a s x
   end.
 
-Definition view (m : memory) (u l : nat) (r : rank) : list T :=
-  map (fun i => match held m (At Weight Device) r i with
-                | Some v => as_state (as_state (first_weight i) (junk (clock m) r i)) v
-                | None => as_state (first_weight i) (junk (clock m) r i) end) (needs u l).
+Definition inst (s : slot) (l : nat) : nat := match s with Shared _ => 0 | Each _ => l end.
+Definition store (e : moment) (s : slot) (x : @tensor K) (m : memory) : memory := fun s' l =>
+  if slot_eqb s' s && (l =? inst s (of_layer e)) then fun r i => x (put r 0 (of_micro e)) i else m s' l.
+Definition load (e : moment) (m : memory) (s : slot) : @tensor K := m s (inst s (of_layer e)).
 
-Definition at_forward (u l : nat) (m : memory) : memory :=
-  let n r := match count m Stream false r with Some n => n | None => junk_stream (clock m) r end in
-  Memory (held m) (partial m) (count m)
-    (fun r x => forward u l (n r) x (view m u l r) (act m r x)) (cot m) (scale m) (tally m) (flag m)
-    (fun u' l' r => if (u' =? u) && (l' =? l) then Some (n r, view m u l r, act m r) else kept m u' l' r)
-    ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
-
-(** The first use of a parameter in backward order sets its gradient, later ones add to it. What a unit hands back, and
-    its gradients, are scaled as the loss is; further terms of the loss that it has itself have to be, too: [gamma] and
-    [backward] are of the loss with them. *)
-Definition at_backward (t j u l : nat) (own : list ratio) (m : memory) : memory :=
-  let same r := forallb (fun k => if number_dec (ratio_of m t j r k) (scale m 0 r) then true else false) own in
-  let from r x := match kept m u l r with Some (n, s, a) => (n, s, a x) | None => (0, [], act m r x) end in
-  let found r i := sum_list (local t j r) (fun x =>
-    scale m (its_loss x) r * gamma u l x (from r x) (view m u l r) (cot m r x) i)%ring in
-  let y := At Grad Device in
-  let here i := used u (group_of i) && (layer_of i =? l) && by_gradient (group_of i) in
-  Memory (fun y' r i => if slot_eqb y' y && here i then
-            match kept m u l r, same r with
-            | None, _ | _, false => Some (junk (clock m) r i)
-            | Some _, true =>
-              if last (sites_of (group_of i)) 0 =? u then Some (inr (found r i))
-              else match held m y r i with
-                   | Some (inr b) => Some (inr (b + found r i)%ring)
-                   | _ => Some (junk (clock m) r i) end
-            end else held m y' r i)
-    (partial m) (count m) (act m)
-    (fun r x => if same r then backward u l x (from r x) (view m u l r) (cot m r x) else junk_flow r x)
-    (scale m) (tally m) (flag m) (kept m) ((u, l, held m (At Weight Device)) :: reads m) (S (clock m)).
-
-Definition at_take (t j u l g : nat) (k : ratio) (m : memory) : memory :=
-  write m (fun i => (group_of i =? g) && (layer_of i =? l)) (At Grad Device) (fun r i =>
-    match kept m u l r with
-    | None => Some (junk (clock m) r i)
-    | Some (n, s, a) => Some (inr (join (takes_most g) (mine 0 t j r) (fun x => statistic u l x (n, s, a x) i) *
-        ratio_of m t j r k)%ring) end).
-
-Definition at_instr (t j u l : nat) (m : memory) (e : instr) : memory :=
-  match e with
-  | On g e => at_event t j (fun i => (group_of i =? g) && (layer_of i =? l)) e m
-  | Forward => at_forward u l m
-  | Backward own => at_backward t j u l own m
-  | Take g k => at_take t j u l g k m
+Definition run_instr (e : moment) (path : list nat) (x : instr) (m : memory) : memory :=
+  match x with
+  | Do o args out _ => store e out (apply e (junk w path) o (map (load e m) args)) m
+  | Read n out => store e out (input w (beginning e) n (of_step e) (of_layer e)) m
+  | Zero out => store e out (fun _ _ => 0%ring) m
+  | Free out => store e out (junk w path) m
   end.
+Fixpoint run_instrs (e : moment) (path : list nat) (k : nat) (is : list instr) (m : memory) : memory :=
+  match is with [] => m | x :: is => run_instrs e path (S k) is (run_instr e (k :: path) x m) end.
 
-Definition instance (u : nat) (reversed : bool) (k : nat) : nat := if reversed then depth u - 1 - k else k.
-
-Definition at_block (t j : nat) (m : memory) (b : block) : memory :=
+Fixpoint loop (n : nat) (body : nat -> memory -> memory) (m : memory) : memory :=
+  match n with 0 => m | S n => body n (loop n body m) end.
+Definition instance (u : nat) (down : bool) (j : nat) : nat := if down then layers w u - S j else j.
+Definition at_layer (e : moment) (l : nat) : moment := Moment (of_step e) (of_micro e) l (beginning e).
+Definition run_block (e : moment) (path : list nat) (b : block) (m : memory) : memory :=
   match b with
-  | Each u reversed body =>
-      fold_left (fun m k => fold_left (at_instr t j u (instance u reversed k)) body m) (seq 0 (depth u)) m
-  | Loss n k => Memory (held m) (partial m) (count m) (act m)
-      (fun r x => if its_loss x =? n then seed x (act m r x) else cot m r x)
-      (fun n' r => if n' =? n then ratio_of m t j r k else scale m n' r) (tally m) (flag m) (kept m) (reads m) (S
-        (clock m))
-  | ScaleLoss n k => Memory (held m) (partial m) (count m) (act m) (cot m)
-      (fun n' r => if n' =? n then (scale m n r * ratio_of m t j r k)%ring else scale m n' r) (tally m) (flag m) (kept
-        m) (reads m) (S (clock m))
-  | Norm g x q => Memory (held m)
-      (fun g' l r => if g' =? g then Some (sum_list (part g l) (fun i => if sat q r i then
-           match held m x r i with Some v => measure i (as_number v) | None => 0%ring end else 0%ring))
-         else partial m g' l r)
-      (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
-  | NormSum along => Memory (held m)
-      (fun g l r => together false (map (partial m g l) (peers along r)) (junk_norm (clock m) g r))
-      (count m) (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
-  | Look g x q => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (tally m)
-      (fun g' l r => if g' =? g then Some (existsb (fun i => sat q r i &&
-           match held m x r i with Some v => overflows i (as_number v) | None => false end) (part g l))
-         else flag m g' l r) (kept m) (reads m) (S (clock m))
-  | LookMax along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m) (tally m)
-      (fun g l r => largest (map (flag m g l) (peers along r)) (junk_flag (clock m) g r)) (kept m) (reads m)
-      (S (clock m))
-  | CountTokens n each => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
-      (fun n' r => if n' =? n then length (filter (near (data p) r) (counted n t j each)) else tally m n' r) (flag m)
-      (kept m) (reads m) (S (clock m))
-  | CountSum n along => Memory (held m) (partial m) (count m) (act m) (cot m) (scale m)
-      (fun n' r => if n' =? n then list_sum (map (tally m n) (peers along r)) else tally m n' r) (flag m) (kept m)
-        (reads m) (S (clock m))
-  | Tick c d firsts => Memory (held m) (partial m)
-      (fun c' disk r => if counter_eqb c' c && at_first firsts r then
-         match d, disk with
-         | Start, false => Some 0
-         | Advance, false => if counter_eqb c Step && leaves_out m r then count m c false r
-           else match count m c false r with Some n => Some (advance c (leaves_out m r) n)
-           | None => Some (junk_stream (clock m) r) end
-         | Load, false => count m c true r
-         | Store, true => match count m c false r with Some n => Some n | None => count m c true r end
-         | _, _ => count m c' disk r end else count m c' disk r)
-      (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
-  | ShareTick c along => Memory (held m) (partial m)
-      (fun c' disk r => if counter_eqb c' c && negb disk then count m c false (moved (fun _ => 0) along r)
-         else count m c' disk r)
-      (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))
+  | Run is => run_instrs e path 0 is m
+  | Layers u down _ is => loop (layers w u) (fun j => run_instrs (at_layer e (instance u down j)) (j :: path) 0 is) m
   end.
+Fixpoint run_blocks (e : moment) (path : list nat) (k : nat) (bs : list block) (m : memory) : memory :=
+  match bs with [] => m | b :: bs => run_blocks e path (S k) bs (run_block e (k :: path) b m) end.
 
-Definition run_blocks (t j : nat) (l : list block) (m : memory) : memory := fold_left (at_block t j) l m.
-
-(** A microbatch begins with its data, and without activations of another. *)
-Definition enter (m : memory) : memory :=
-  Memory (held m) (partial m) (count m) (fun _ => input) junk_flow junk_scale (tally m) (flag m)
-    (fun _ _ _ => None) (reads m) (S (clock m)).
-
-(** Not every step begins with a save: what it finds in the checkpoint is anything. *)
-Definition begin_step (m : memory) : memory :=
-  Memory (fun y r i => match on y with Disk => Some (junk (clock m) r i) | _ => held m y r i end) (partial m)
-    (fun c disk r => if disk then Some (junk_stream (clock m) r) else count m c disk r) (act m) (cot m) (scale m)
-    (junk_tally (clock m)) (flag m) (kept m) [] (S (clock m)).
-
-Definition step (t : nat) (m : memory) : memory :=
-  let m := begin_step m in
-  let m := run_blocks t 0 (prepare p) m in
-  let m := fold_left (fun m j => run_blocks t j (body_at p micro j) (enter m)) (seq 0 micro) m in
-  run_blocks t micro (outside p) m.
-
-(** A checkpoint is new at every save. Where a run stops, all but the checkpoint is lost. *)
-Definition saved (t : nat) (m : memory) : memory :=
-  run_blocks t 0 (save p) (Memory (fun y r i => match on y with Disk => None | _ => held m y r i end)
-    (partial m) (fun c disk r => if disk then None else count m c disk r)
-    (act m) (cot m) (scale m) (tally m) (flag m) (kept m) (reads m) (S (clock m))).
-Definition off (m : memory) : memory :=
-  Memory (fun y r i => match y with
-            | At _ Disk => held m y r i | At Weight Device => Some (junk (clock m) r i) | _ => None end)
-    (fun _ _ _ => None) (fun c disk r => if disk then count m c disk r else None)
-    (act m) (cot m) (scale m) (junk_tally (clock m)) (fun _ _ _ => None) (kept m) [] (S (clock m)).
-Definition power_on : memory :=
-  Memory (fun y r i => match y with
-            | At Weight Device => Some (if forallb (fun a => r a =? 0) (axes p) then inl (first_weight i) else junk
-              0 r i)
-            | At _ Disk => Some (junk 0 r i)
-            | _ => None end)
-    (fun _ _ _ => None) (fun _ disk r => if disk then Some (junk_stream 0 r) else None) (fun _ => input) junk_flow
-      junk_scale
-    (junk_tally 0) (fun _ _ _ => None) (fun _ _ _ => None) [] 1.
-
-Fixpoint run (stops : nat -> bool) (t : nat) : memory :=
-  let m := saved t match t with O => run_blocks 0 0 (init p) power_on | S t => step t (run stops t) end in
-  if stops t then run_blocks t 0 (resume p) (off m) else m.
-End Meaning.
+Definition accumulate (c : nat) (sums : list (slot * slot)) (m : memory) : memory := fun s l =>
+  match find (fun q => slot_eqb s (snd q)) sums with
+  | Some q => fun r i => (m s l r i + m (fst q) l (put r 0 c) i)%ring
+  | None => m s l end.
+Definition at_micro (e : moment) (c : nat) : moment := Moment (of_step e) c (of_layer e) (beginning e).
+Definition run_part (e : moment) (path : list nat) (p : part) (m : memory) : memory :=
+  match p with
+  | Once bs => run_blocks e path 0 bs m
+  | Microbatches sums bs => loop (size w 0) (fun c m => accumulate c sums (run_blocks (at_micro e c) (c :: path) 0 bs
+    m)) m
+  end.
+Fixpoint run_parts (e : moment) (path : list nat) (k : nat) (ps : list part) (m : memory) : memory :=
+  match ps with [] => m | p :: ps => run_parts e path (S k) ps (run_part e (k :: path) p m) end.
+End Run.

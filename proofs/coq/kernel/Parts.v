@@ -1,218 +1,176 @@
-(** Parts of a gradient or of a statistic: added up, scaled, and put together over ranks.
+(** What the checker knows stays true over the loop over microbatches: an axis that is run one coordinate after the
+    other, over which what is added up is a sum.
 
-    What it backs: the kernel.
+    What it backs: `check_part`.
 
-    Main statements: [together_ok], [same_ok]. *)
+    Main statements: [part_sound], [parts_sound]. *)
 
-From Coq Require Import Lia.
-From Placealg.kernel Require Import Semantics.
-From Placealg.kernel Require Import Check.
-From Placealg.kernel Require Import Algebra Scaling Norms Maxima.
-From Placealg.kernel Require Import Facts Counting.
-From Placealg.kernel Require Import Counters.
-From Placealg.kernel Require Import Globals.
+From Coq Require Import Arith Lia Bool PArith.
+From Placealg Require Import Sums.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Order Slots Loops.
 Open Scope nat_scope.
 
+Lemma find_forget l k s x : find_slot (forget l k) s = Some x -> ~ In s l /\ find_slot k s = Some x.
+Proof.
+  unfold forget; induction l as [|m l IH]; cbn; [tauto|]; intros H.
+  destruct (slot_dec m s) as [->|apart]; [rewrite find_put_same in H; discriminate|].
+  rewrite find_put_other in H by easy; destruct (IH H); split; auto; intros [E|E]; auto.
+Qed.
+
 Section Parts.
-Context {w : world} (p : program).
-Add Ring K_ring : (laws K).
-Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
-  length (mine p n t j r) = count_ n.
-Hypothesis data_once : forall a l l', data p = l ++ a :: l' -> mem a l' = false.
+Context {K : CRing}.
+Add Ring K_ring6 : (laws K).
+Variables (w : world K) (p : program) (v : @values K).
+Hypothesis ok : valid w p.
+Hypothesis solved : solves w p v.
+Local Notation g := (on p).
+Local Notation memory := (@memory K).
+Local Notation means := (@Infer.means K w p).
+Local Notation table := (of_list (lines p)).
+Variables (t : nat) (start : bool) (inputs : list held).
+Hypothesis inputs_ok : forall h, In h inputs -> forall l, l < count w (per h) ->
+  lies (size w) (home w) (axes g) (input w start (value_of h) t l) (v (value_of h) t l) (lying h).
+Local Notation check_blocks := (check_blocks g (ones p) table inputs).
+Local Notation check_part := (check_part g (ones p) table inputs).
+Local Notation check_parts := (check_parts g (ones p) table inputs).
+Local Notation item_true := (item_true w p v t).
+Local Notation knows := (knows w p v t).
+Local Notation when := (when t start).
 
-Notation val := (val p count_).
-Notation holds := (holds p count_).
-Notation fits := (fits p count_).
-Notation glob := (glob p).
-
-Section One.
-Variables (t j : nat) (now : moment) (f : facts) (m : memory) (i : E).
-Hypothesis when_ : when_ok now j.
-Hypothesis known : glob t j f m.
-
-Lemma added_ok (big : bool) (c d e : content) (r : rank) : added big c d = Some e ->
-  exists a b, val t j c r i = inr a /\ val t j d r i = inr b /\
-  val t j e r i = inr (if big then larger a b else a + b)%ring.
+Lemma find_fold new k0 s x : find_slot (fold_right (fun q k => put_slot (fst q) (Some (snd q)) k) k0 new) s = Some x ->
+  (exists q, In q new /\ fst q = s /\ snd q = x) \/ (find_slot k0 s = Some x /\ ~ In s (map fst new)).
 Proof.
-  destruct c as [| | |s| |]; try easy; destruct d as [| | |s'| |]; try easy; cbn [added].
-  - intros [= <-]. cbn [Facts.val]. do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal.
-    destruct big; [now rewrite larger_zero|ring].
-  - destruct (terms_eq s _) as [->|].
-    + cbn [how un from pt]. destruct (pt s') eqn:now_; try easy.
-      destruct (eqb big _) eqn:kind; [|easy]. apply eqb_prop in kind. subst big. intros [= <-].
-      cbn [Facts.val how un pt from]. rewrite now_. unfold largest_of; cbn [how].
-      do 2 eexists. split; [reflexivity|]. split; [reflexivity|]. apply f_equal.
-      destruct (how s'); unfold partial_sum, partial_most, covered; rewrite seq_S, flat_map_app.
-      * rewrite sum_list_app. cbn [flat_map Nat.add]. rewrite app_nil_r. ring.
-      * rewrite greatest_app. cbn [flat_map Nat.add]. now rewrite app_nil_r.
-    + destruct big; [|easy]. cbn [andb]. destruct (terms_eq s _) as [is|]; [|easy].
-      destruct (pt s) eqn:past; try easy; destruct (pt s') eqn:now_; try easy; destruct (how s') eqn:kind; try easy;
-        intros [= <-]; cbn [Facts.val]; rewrite is; cbn [how un pt from]; rewrite now_, kind;
-        do 2 eexists; (split; [reflexivity|]); (split; [reflexivity|]); apply f_equal; [now rewrite larger_same|].
-      unfold partial_most, covered. rewrite seq_S, flat_map_app, greatest_app. cbn [flat_map Nat.add].
-      rewrite app_nil_r, <- larger_of_three. now rewrite larger_same.
+  induction new as [|q new IH]; cbn; [right; auto|]; intros H.
+  destruct (slot_dec (fst q) s) as [E|apart].
+  - left; exists q; subst; rewrite find_put_same in H; inversion H; auto.
+  - rewrite find_put_other in H by easy; destruct (IH H) as [[q' [inq [E X]]]|[F out]]; [left; exists q'; auto|].
+    right; split; auto; intros [E|E]; auto.
+Qed.
+Lemma apart_once (sums : list (slot * slot)) q : apart (map snd sums) = true -> In q sums ->
+  find (fun q' => slot_eqb (snd q) (snd q')) sums = Some q.
+Proof.
+  induction sums as [|q0 sums IH]; cbn; [tauto|]; intros A inq; apply andb_true_iff in A as [A1 A2].
+  destruct (slot_eqb (snd q) (snd q0)) eqn:E.
+  - apply slot_eqb_eq in E; destruct inq as [->|inq]; [easy|]; exfalso.
+    apply negb_true_iff in A1; rewrite <- not_true_iff_false in A1; apply A1, existsb_exists; exists (snd q); split;
+      [now apply in_map|].
+    apply slot_eqb_eq; now symmetry.
+  - destruct inq as [->|inq]; [|now apply IH].
+    exfalso; apply slot_eqb_neq in E; now apply E.
 Qed.
 
-Lemma covered_now (x : nat * X) : In x (covered t j Now) -> fst x = j.
-Proof. intros in_. apply in_map_iff in in_. now destruct in_ as [y [<- _]]. Qed.
+Section Microbatches.
+Variables (sums : list (slot * slot)) (bs : list block) (k k1 : known) (new : list (slot * item)).
+Variables (m : memory) (path : list nat).
+Let changed := flat_map written bs.
+Let k0 := forget (map snd sums ++ changed) k.
+Hypothesis known_ : knows (fun _ => m) k.
+Hypothesis settled_ : settled k.
+Hypothesis body : check_blocks true bs k0 = Some k1.
+Hypothesis added_ : Forall2 (fun q x => summed_up g k k1 q = Some x) sums new.
+Hypothesis alone : forall s, In s (map snd sums) -> ~ In s changed.
+Hypothesis once : apart (map snd sums) = true.
 
-(** What a ratio says of the tokens that a sum is of. *)
-Lemma said_ok (of_ : when) (r0 k' : ratio) (r : rank) (x : nat * X) : said p now f of_ r0 = Some k' -> ok r ->
-  In x (covered t j of_) -> ratio_of p m t j r r0 = mean p count_ t (fst x) k'.
+Definition iteration (c : nat) (m : memory) : memory := accumulate c sums (run_blocks g w (when true 0 c) (c :: path)
+  0 bs m).
+Definition mem (c : nat) : memory := loop c iteration m.
+Definition behind (c : nat) : memory := run_blocks g w (when true 0 c) (c :: path) 0 bs (mem c).
+
+Lemma accumulate_other c (m' : memory) s l : ~ In s (map snd sums) -> accumulate c sums m' s l = m' s l.
 Proof.
-  intros is good inside_. apply (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j (fst x) now f of_ m);
-    try easy; [now apply spoken_ok|]. intros ->. now apply covered_now.
+  intros out; unfold accumulate; destruct (find _ sums) as [q|] eqn:F; [|easy]; apply find_some in F as [inq E].
+  apply slot_eqb_eq in E; subst; exfalso; apply out; now apply in_map.
+Qed.
+Lemma mem_frame c s l : ~ In s (map snd sums ++ changed) -> mem c s l = m s l.
+Proof.
+  intros out; rewrite in_app_iff in out; induction c as [|c IH]; cbn; auto; unfold iteration.
+  rewrite accumulate_other by tauto; rewrite (blocks_frame w p) by tauto; exact IH.
+Qed.
+Lemma body_known : knows behind k1 /\ settled k1.
+Proof.
+  apply (blocks_sound w p v ok solved t start inputs inputs_ok true bs mem (fun c => c :: path) 0 k0); auto; [easy| |].
+  - intros u l small s x F Sc; apply find_forget in F as [out F].
+    apply (item_frame w p v t (fun _ => m)); [intros c; now apply mem_frame|]; now apply (known_ u l small).
+  - intros n x F; apply find_forget in F as [_ F]; exact (settled_ n x F).
 Qed.
 
-Lemma scaled_ok (s s' : terms) (k' : ratio) (r : rank) (c : K) : scaled k' s = Some s' ->
-  (forall x, In x (covered t j (pt s)) -> mean p count_ t (fst x) k' = c) ->
-  exists a, val t j (Sums s) r i = inr a /\ val t j (Sums s') r i = inr (a * c)%ring.
+Lemma added_up q l c : In q sums -> (forall r i, m (snd q) l r i = 0%ring) ->
+  forall r i, mem c (snd q) l r i = sum_list (seq 0 c) (fun c => behind c (fst q) l (put r 0 c) i).
 Proof.
-  unfold scaled. destruct (how s) as [co|] eqn:is; [|easy]. intros [= <-] all. cbn [Facts.val how un pt from].
-  rewrite is. eexists; split; [reflexivity|]. apply f_equal.
-  rewrite (coef_scaled p count_ t (times k') co _ _ _ r c); [ring|]. intros x inside_ k0.
-  rewrite times_ok by easy. now rewrite all.
+  intros inq Z r i; induction c as [|c IH]; [apply Z|].
+  change (mem (S c)) with (accumulate c sums (behind c)); unfold accumulate; rewrite apart_once by easy.
+  rewrite seq_S, (sum_list_app K), <- IH; cbn [sum_list Nat.add].
+  unfold behind at 1; rewrite (blocks_frame w p (when true 0 c) (c :: path) bs 0 (mem c) (snd q) l) by (apply alone,
+    in_map, inq).
+  ring.
 Qed.
 
-(** [s'] says what a reduction of [s] makes: whose parts, joined how, over which ranks, and scaled by what. *)
-Definition reduces (by_ : operator) (along : list nat) (r0 : ratio) (s s' : terms) (r : rank) : Prop :=
-  let big := match by_ with Largest => true | _ => false end in
-  let parts := join big (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
-    match by_ with Premultiplied => ratio_of p m t j r' r0 | _ => 1 end)%ring in
-  val t j (Sums s') r i = inr (match by_ with
-    | Premultiplied => parts | Plain | Largest => parts * ratio_of p m t j r r0
-    | Mean => parts * product share (map size along) * ratio_of p m t j r r0 end)%ring.
-
-(** The parts of a sum, or of a largest, put together. *)
-Lemma together_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
-  said p now f (pt s) r0 = Some k' -> put_together by_ along k' s = Some s' -> ok r ->
-  reduces by_ along r0 s s' r.
+Lemma microbatches_known : let k' := fold_right (fun q k => put_slot (fst q) (Some (snd q)) k) k0 new in
+  knows (fun _ => mem (size w 0)) k' /\ settled k'.
 Proof.
-  intros is new good. unfold reduces. cbn zeta. unfold put_together in new.
-  destruct (reduced_kept s along) as [P [F L]]. set (s1 := reduced along s) in *.
-  pose proof (fun x => said_ok (pt s) r0 k' r x is good) as of_x.
-  set (c := ratio_of p m t j r r0) in *.
-  assert (same : forall r', ok r' -> ratio_of p m t j r' r0 = c).
-  { intros r' good'. transitivity (mean p count_ t j k'); [|symmetry];
-      apply (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j j now f (pt s) m);
-      easy || now apply spoken_ok. }
-  destruct (how s) as [co|] eqn:kind.
-  - assert (sums : forall d, sum_list (peers along r) (fun r' => as_number (val t j (Sums s) r' i) * d)%ring =
-      (as_number (val t j (Sums s1) r i) * d)%ring).
-    { intros d. transitivity (sum_list (peers along r) (fun r' => d * as_number (val t j (Sums s) r' i)))%ring.
-      { apply sum_list_ext; intros; ring. }
-      rewrite sum_list_times. transitivity (d * as_number (val t j (Sums s1) r i))%ring; [|ring]. f_equal.
-      pose proof (sum_reduced p count_ t count_pos micro_pos (covered t j (pt s))
-        (fun x => given p t (from s) (snd x) i) s along r) as eq_. fold s1 in eq_. unfold by_how in eq_.
-      rewrite kind in eq_. cbn [Facts.val as_number]. rewrite kind, P, F. unfold largest_of in L. rewrite kind in L.
-      destruct (how s1); [exact eq_|easy]. }
-    unfold largest_of in L. rewrite kind in L. destruct (how s1) as [co1|] eqn:kind1; [|easy].
-    assert (plain : forall s2 d, scaled k' s2 = Some s' -> pt s2 = pt s ->
-      val t j (Sums s2) r i = inr (as_number (val t j (Sums s1) r i) * d)%ring ->
-      val t j (Sums s') r i = inr (as_number (val t j (Sums s1) r i) * d * c)%ring).
-    { intros s2 d new' same_pt is2. destruct (scaled_ok s2 s' k' r c new') as [a [A B]].
-      { intros x inside_. symmetry. apply of_x. now rewrite <- same_pt. }
-      rewrite B. rewrite is2 in A. now injection A as <-. }
-    assert (self : val t j (Sums s1) r i = inr (as_number (val t j (Sums s1) r i) * 1)%ring).
-    { transitivity (inr (as_number (val t j (Sums s1) r i)) : T + K); [|apply f_equal; ring]. cbn [Facts.val as_number].
-      reflexivity. }
-    destruct by_; unfold join; try easy.
-    + rewrite (sums 1%ring), (plain s1 1%ring new P self). apply f_equal; ring.
-    + rewrite (sums 1%ring), (plain _ (product share (map size along)) new P); [apply f_equal; ring|].
-      cbn [Facts.val how un pt from as_number]. rewrite kind1. apply f_equal.
-      rewrite (coef_scaled p count_ t (mean_of along) co1 _ _ _ r (product share (map size along))); [ring|].
-      intros x _ k0. now rewrite mean_of_ok.
-    + transitivity (inr (as_number (val t j (Sums s1) r i) * c)%ring : T + K).
-      { rewrite (plain s1 1%ring new P self). apply f_equal; ring. }
-      apply f_equal. rewrite <- (sums c). apply sum_list_ext. intros r' peer. f_equal. symmetry. apply same.
-      eapply peers_ok; eassumption.
-  - unfold largest_of in L. rewrite kind in L. destruct (how s1) as [|] eqn:kind1; [easy|].
-    destruct by_; try easy. destruct (ratio_eq k' one) as [->|]; [|easy]. injection new as <-.
-    assert (unit_ : c = 1%ring).
-    { unfold c. transitivity (mean p count_ t j one); [|now apply mean_one].
-      apply (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j j now f (pt s) m);
-        easy || now apply spoken_ok. }
-    rewrite unit_. unfold join. cbn [Facts.val as_number]. rewrite kind1, kind, P, F. apply f_equal.
-    pose proof (most_reduced snd (covered t j (pt s)) (fun x => given p t (from s) (snd x) i) s along r kind) as eq_.
-    fold s1 in eq_. rewrite <- eq_.
-    transitivity (greatest (peers along r) (partial_most snd (covered t j (pt s)) (un s)
-      (fun x => given p t (from s) (snd x) i))); [reflexivity|].
-    transitivity (greatest (peers along r) (fun r' => partial_most snd (covered t j (pt s)) (un s)
-      (fun x => given p t (from s) (snd x) i) r' * 1)%ring); [|ring].
-    apply greatest_ext; intros; ring.
+  cbn zeta; destruct body_known as [K1 S1].
+  assert (one_of : forall q', In q' new -> exists q, In q sums /\ summed_up g k k1 q = Some q').
+  { exact (in_second _ _ _ added_). }
+  assert (S' : settled (fold_right (fun q k => put_slot (fst q) (Some (snd q)) k) k0 new)).
+  { intros n x F; apply find_fold in F as [[q' [inq [E X]]]|[F _]].
+    - destruct (one_of q' inq) as [q [inq0 U]]; unfold summed_up in U.
+      destruct (find_slot k (snd q)) as [[u [?|]]|] eqn:F1; try discriminate.
+      destruct (find_slot k1 (fst q)) as [[u' [[f nn]|]]|] eqn:F2; try discriminate.
+      destruct (_ && _) eqn:A; [|discriminate]; inversion U as [E']; subst q'; cbn in E, X; subst; cbn.
+      repeat rewrite andb_true_iff in A; destruct A as [[[A1 A2] A3] A4].
+      destruct (snd q), (fst q) eqn:Fq; try discriminate; rewrite E in *; exact (S1 _ _ F2).
+    - apply find_forget in F as [_ F]; exact (settled_ n x F). }
+  split; auto; intros u0 l small s x F Sc; apply find_fold in F as [[q' [inq [E X]]]|[F out]].
+  - destruct (one_of q' inq) as [q [inq0 U]]; unfold summed_up in U.
+    destruct (find_slot k (snd q)) as [[u [?|]]|] eqn:F1; try discriminate.
+    destruct (find_slot k1 (fst q)) as [[u' [[f nn]|]]|] eqn:F2; try discriminate.
+    destruct (_ && _) eqn:A; [|discriminate]; inversion U as [E']; subst q'; cbn in E, X; subst x s; clear U.
+    repeat rewrite andb_true_iff in A; destruct A as [[[A1 A2] A3] A4]; apply unit_eqb_eq in A1; subst u'.
+    apply negb_true_iff, Nat.eqb_neq in A4.
+    assert (I : inst (snd q) l = inst (fst q) l) by (destruct (snd q), (fst q); try discriminate; reflexivity).
+    assert (Sc' : scope_of u0 (fst q) = Some u) by (destruct (snd q), (fst q), u0; try discriminate; exact Sc).
+    assert (Z := known_ u0 l small (snd q) _ F1 Sc); unfold Slots.item_true in Z; cbn in Z; specialize (Z 0).
+    assert (T := K1 u0 l small (fst q) _ F2 Sc'); unfold Slots.item_true in T |- *; cbn [what] in *.
+    destruct T as [X D].
+    pose (y := summed (size w) 0 (glued behind (fst q) (inst (fst q) l))).
+    apply (means_same w p y _ (look w v t l nn) _ (full_at_0 f)); auto.
+    { intros r i; unfold glued at 1; rewrite I in *; rewrite (added_up q) by auto; unfold y, summed, glued.
+      apply (sum_list_ext K); intros c _; reflexivity. }
+    split.
+    { intros r r' i i' samer samei; unfold y, summed; apply (sum_list_ext K); intros c _; apply X; auto.
+      intros a; unfold put; destruct (a =? 0); auto. }
+    intros r i.
+    change y with (send (size w) (home w) (fun _ _ => 0%ring) 0 AllReduce (glued behind (fst q) (inst (fst q) l))).
+    apply (send_sound (size w) (home w) (touches g) (size_pos w p ok) (home_ok w p ok) (home_touches w p ok) _ 0
+      AllReduce _ (kind_at f));
+      auto using seq_NoDup.
+    + apply in_seq; lia.
+    + destruct (kind_at f 0); try discriminate; reflexivity.
+    + intros b apart; unfold kind_at, full_at_0; cbn; destruct b; [tauto|]; destruct (kinds f); cbn; now destruct b.
+  - apply find_forget in F as [out' F].
+    apply (item_frame w p v t (fun _ => m)); [intros c; now apply mem_frame|]; now apply (known_ u0 l small).
 Qed.
+End Microbatches.
 
-Lemma rigid_peer (c : content) (along : list nat) (r r' : rank) : rigid c along = true -> In r' (peers along r) ->
-  val t j c r' i = val t j c r i.
+Theorem part_sound x m path k k' : knows (fun _ => m) k -> settled k -> check_part x k = Some k' ->
+  knows (fun _ => run_part g w (Moment t 0 0 start) path x m) k' /\ settled k'.
 Proof.
-  destruct c as [| | |s| |]; try easy. cbn [rigid]. rewrite forallb_forall. intros out peer.
-  assert (same : forall x, near (un s) r' x = near (un s) r x).
-  { intros x. unfold near. apply eq_true_iff_eq. rewrite !forallb_forall.
-    assert (at_ : forall a, In a (un s) -> r' a = r a).
-    { intros a inside_. apply (peers_outside along); [easy|]. now apply negb_true_iff, out. }
-    split; intros all a inside_; specialize (all a inside_); now rewrite at_ in * by easy. }
-  cbn [Facts.val]. do 2 f_equal. destruct (how s).
-  - apply sum_list_ext; intros x _. now rewrite same.
-  - apply greatest_ext; intros x _. now rewrite same.
+  intros known_ S C; destruct x as [bs|sums bs]; cbn [Check.check_part run_part] in *.
+  - apply (blocks_sound w p v ok solved t start inputs inputs_ok false bs (fun _ => m) (fun _ => path) 0 k); auto;
+    now intros _.
+  - destruct (Check.check_blocks _ _ _ _ _ _ _) as [k1|] eqn:B; [|discriminate].
+    destruct (sequence _) as [new|] eqn:Q; [|discriminate]; apply sequence_map in Q.
+    destruct (_ && _) eqn:A; [|discriminate]; inversion C; subst; clear C; apply andb_true_iff in A as [A1 A2].
+    apply (microbatches_known sums bs k k1 new m path); auto.
+    intros s ins ch; rewrite forallb_forall in A1; specialize (A1 s ins); apply negb_true_iff in A1.
+    rewrite <- not_true_iff_false in A1; apply A1, existsb_exists; exists s; split; auto; now apply slot_eqb_eq.
 Qed.
-
-Lemma greatest_all {V : Type} (l : list V) (k : K) : l <> [] -> greatest l (fun _ => k) = k.
+Theorem parts_sound ps : forall m path n k k', knows (fun _ => m) k -> settled k -> check_parts ps k = Some k' ->
+  knows (fun _ => run_parts g w (Moment t 0 0 start) path n ps m) k' /\ settled k'.
 Proof.
-  destruct l as [|v l]; [easy|]. intros _. cbn [greatest]. induction l as [|v' l IH]; [apply larger_zero_right|].
-  cbn [greatest]. rewrite larger_of_three, larger_same. exact IH.
+  induction ps as [|x ps IH]; intros m path n k k' known_ S C; cbn [Check.check_parts run_parts] in *; [inversion C;
+    now subst|].
+  destruct (check_part x k) as [k1|] eqn:P; [|discriminate].
+  destruct (part_sound x m (n :: path) k k1 known_ S P) as [K1 S1]; now apply (IH _ _ _ k1).
 Qed.
-
-(** Where the parts are one number, so are their mean and the largest of them. *)
-Lemma same_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
-  said p now f (pt s) r0 = Some k' -> rigid (Sums s) along = true -> put_alike by_ along k' s = Some s' -> ok r ->
-  reduces by_ along r0 s s' r.
-Proof.
-  intros is rig new good. unfold reduces. cbn zeta.
-  set (v := as_number (val t j (Sums s) r i)).
-  assert (one_number : forall r', In r' (peers along r) -> as_number (val t j (Sums s) r' i) = v).
-  { intros r' peer. unfold v. now rewrite (rigid_peer (Sums s) along r r' rig peer). }
-  assert (ratio_ : forall r', ok r' -> ratio_of p m t j r' r0 = mean p count_ t j k').
-  { intros r' good'. apply (ratio_ok p count_ count_pos micro_pos counts_equal data_once t j j now f (pt s) m);
-      easy || now apply spoken_ok. }
-  assert (many : forall d, sum_list (peers along r) (fun r' => as_number (val t j (Sums s) r' i) * d)%ring =
-    (product of_nat (map size along) * (v * d))%ring).
-  { intros d. transitivity (sum_list (peers along r) (fun _ => (v * d) * 1)%ring).
-    - apply sum_list_ext; intros r' peer. rewrite one_number by easy. ring.
-    - rewrite sum_list_times, peers_count. ring. }
-  assert (inverse_ : (product of_nat (map size along) * product share (map size along))%ring = 1%ring :> K)
-    by (eapply sizes_inverse; eassumption).
-  unfold put_alike in new. destruct (how s) as [co|] eqn:kind; destruct by_;
-    try (now apply (together_ok _ along r0 k' s s' r is new good)); unfold join.
-  - destruct (scaled_ok s s' k' r (ratio_of p m t j r r0) new) as [a [A B]].
-    { intros x inside_. symmetry. now apply (said_ok (pt s) r0 k' r x is good). }
-    rewrite B. apply f_equal. f_equal. transitivity (greatest (peers along r) (fun _ => v)).
-    + rewrite greatest_all by apply peers_not_empty. unfold v. now rewrite A.
-    + apply greatest_ext; intros r' peer. rewrite one_number by easy. ring.
-  - destruct (ratio_eq k' (mean_of along one)) as [->|]; [|easy]. injection new as <-. rewrite (many 1%ring), ratio_,
-      mean_of_ok, mean_one by easy. transitivity (inr v : T + K); [unfold v; cbn [Facts.val as_number]; reflexivity|].
-    apply f_equal. transitivity ((product of_nat (map size along) * product share (map size along)) * v)%ring;
-      [rewrite inverse_|]; ring.
-  - destruct (ratio_eq k' one) as [->|]; [|easy]. injection new as <-. rewrite (many 1%ring), ratio_, mean_one by easy.
-    transitivity (inr v : T + K); [unfold v; cbn [Facts.val as_number]; reflexivity|].
-    apply f_equal. transitivity ((product of_nat (map size along) * product share (map size along)) * v)%ring;
-      [rewrite inverse_|]; ring.
-  - destruct (ratio_eq k' (mean_of along one)) as [->|]; [|easy]. injection new as <-.
-    transitivity (inr v : T + K); [unfold v; cbn [Facts.val as_number]; reflexivity|]. apply f_equal.
-    transitivity (sum_list (peers along r) (fun r' => as_number (val t j (Sums s) r' i) *
-      product share (map size along))%ring).
-    + rewrite many. transitivity ((product of_nat (map size along) * product share (map size along)) * v)%ring;
-        [rewrite inverse_|]; ring.
-    + apply sum_list_ext; intros r' peer. f_equal.
-      rewrite ratio_, mean_of_ok, mean_one by (easy || (eapply peers_ok; eassumption)). ring.
-Qed.
-
-Lemma join_ok (by_ : operator) (along : list nat) (r0 k' : ratio) (s s' : terms) (r : rank) :
-  said p now f (pt s) r0 = Some k' ->
-  (if rigid (Sums s) along then put_alike else put_together) by_ along k' s = Some s' -> ok r ->
-  reduces by_ along r0 s s' r.
-Proof.
-  intros is. destruct (rigid (Sums s) along) eqn:rig; [now apply same_ok|now apply together_ok].
-Qed.
-End One.
 End Parts.

@@ -1,186 +1,141 @@
-(** What the checker accepts is correct, in every world.
+(** What the checker accepts is correct.
 
-    What it backs: the kernel, and every verdict with a line `kernel   accepted`.
+    What it backs: `check`, as placealg/prover/kernel/checker.py runs it.
 
     Main statement: [check_sound]. *)
 
-From Coq Require Import Lia.
-From Placealg.kernel Require Import Semantics.
-From Placealg.kernel Require Import Check.
-From Placealg.kernel Require Import Decide.
-From Placealg.kernel Require Import Algebra Scaling Norms.
-From Placealg.kernel Require Import Facts Counting.
-From Placealg.kernel Require Import Globals.
-From Placealg.kernel Require Import Events.
-From Placealg.kernel Require Import Units.
-From Placealg.kernel Require Import Loops.
-From Placealg.kernel Require Import Bodies.
-From Placealg.kernel Require Import Steps.
+From Coq Require Import Arith Lia Bool PArith.
+From Placealg Require Import Sums.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Order Slots Loops Parts.
 Open Scope nat_scope.
 
-Section Sound.
-Context {w : world} (p : program).
-Add Ring K_ring : (laws K).
-Variables (count_ : nat -> nat) (count_pos : forall n, 0 < count_ n) (micro_pos : 0 < micro).
-Hypothesis counts_equal : equal p = true -> forall n t j r, n <= further p -> j < micro -> ok r ->
-  length (mine p n t j r) = count_ n.
-Hypothesis well : well_formed p = true.
-
-Notation fits := (fits p count_).
-Notation holds := (holds p count_).
-Notation glob := (glob p).
-Notation between := (between p count_).
-
-Hypothesis accepted : check p = true.
-
-Lemma accepted_parts : exists f f', between 0 0 (initialised p) (run_blocks p 0 0 (init p) (power_on p)) /\
-  length (kepts f) = length (repeated p) /\ holds_between p (initialised p) (quiet f) = true /\
-  next p (quiet f) = Some f' /\ fine f' = true /\ holds_between p f' (quiet f) = true /\
-  forallb (rested p (quiet f)) (seq 0 (length (groups p))) = true /\
-  (resumes p = true -> forall c, carried p c = true -> exists l, told (counts f) c true = Ticks false l true).
+Lemma find_resting l s x : find_slot (resting l) s = Some x ->
+  exists h, In (s, h) l /\ x = Item (per h) (Some (Fact (lying h) [], (value_of h, ix_of (per h)))).
 Proof.
-  assert (found : exists f f', next p (quiet f) = Some f' /\ settled p (quiet f) f' = true).
-  { pose proof accepted as all. unfold check in all. apply andb_true_iff in all. destruct all as [_ all].
-    destruct (next p (first_guess p)) as [f'|] eqn:step_; [|easy]. apply orb_true_iff in all. destruct all as
-      [all|all].
-    - do 2 eexists. split; [exact step_|exact all].
-    - destruct (next p (second_guess p (first_guess p) f')) as [g'|] eqn:step'; [|easy].
-      do 2 eexists. split; [exact step'|exact all]. }
-  destruct found as [f [f' [step_ all]]]. unfold settled in all.
-  apply andb_true_iff in all; destruct all as [all counts_]. apply andb_true_iff in all; destruct all as [all rest_].
-  apply andb_true_iff in all; destruct all as [all H1]. apply andb_true_iff in all; destruct all as [all F].
-  apply andb_true_iff in all; destruct all as [size_ H0].
-  exists f, f'. assert (lenu : length (kepts f) = length (repeated p)).
-  { destruct (sized_ok p _ size_) as [_ len]. cbn [quiet kepts] in len. now rewrite map_length in len. }
-  split.
-  { unfold initialised. apply (quiet_between p). destruct (well_parts p well) as [_ [_ [good _]]].
-    apply (blocks_ok p count_ count_pos micro_pos counts_equal (data_once p well) (deep p well) 0 0 true Early
-      ltac:(easy) I); [easy|]. apply (power_on_ok p). }
-  repeat (split; [easy|]). intros back. rewrite back in counts_. cbn [negb orb quiet counts] in *.
-  rewrite forallb_forall in counts_. intros c carries. specialize (counts_ c ltac:(destruct c; cbn; auto)).
-  rewrite carries in counts_. cbn [negb orb] in counts_.
-  destruct (told (counts f) c true) as [| |[] l []]; try easy. now exists l.
+  induction l as [|[s0 h] l IH]; cbn; [destruct s; discriminate|]; intros H.
+  destruct (slot_dec s0 s) as [->|apart]; [rewrite find_put_same in H; inversion H; exists h; auto|].
+  rewrite find_put_other in H by easy; destruct (IH H) as [h' [ins X]]; exists h'; auto.
+Qed.
+Lemma find_disk disk k s x : find_slot (keep_disk disk k) s = Some x -> In s disk /\ find_slot k s = Some x.
+Proof.
+  unfold keep_disk; induction disk as [|s0 disk IH]; cbn; [destruct s; discriminate|]; intros H.
+  destruct (slot_dec s0 s) as [->|apart]; [rewrite find_put_same in H; auto|].
+  rewrite find_put_other in H by easy; destruct (IH H); auto.
 Qed.
 
-Theorem accepted_correct : forall (stops : nat -> bool) (t : nat),
-  (resumes p = false -> forall t, stops t = false) ->
-  (forall r i, ok r -> covers p i -> sat (rests (group_at p i)) r i = true ->
-     held (run p stops t) (At Weight (lies (group_at p i))) r i = Some (truth p Weight t i)) /\
-  (forall i, exists r, ok r /\ sat (rests (group_at p i)) r i = true) /\
-  (forall i q k, average_rests (group_at p i) = AverageAt q k -> (exists r, ok r /\ sat q r i = true) /\
-     forall r, ok r -> covers p i -> sat q r i = true ->
-     held (run p stops t) (At Average k) r i = Some (truth p Average t i)) /\
-  (forall u l got, In (u, l, got) (reads (step p t (run p stops t))) -> forall r i, ok r -> In i (needs p u l) ->
-     covers p i -> got r i = Some (truth p Weight t i)) /\
-  (forall x r i v, x = Weight \/ x = Moments \/ x = Average /\ average_rests (group_at p i) <> NoAverage ->
-     ok r -> covers p i ->
-     held (run p stops t) (At x Disk) r i = Some v -> v = truth p x t i) /\
-  (resumes p = true -> forall c, carried p c = true ->
-     count (run p stops t) c true (fun _ => 0) = Some (ticks_of p c t) /\
-     forall r n, ok r -> count (run p stops t) c true r = Some n -> n = ticks_of p c t).
+Section Sound.
+Context {K : CRing}.
+Add Ring K_ring7 : (laws K).
+Variables (w : world K) (p : program) (v : @values K).
+Hypothesis ok : valid w p.
+Hypothesis solved : solves w p v.
+Hypothesis handed_ : handed w p v.
+Local Notation g := (on p).
+Local Notation memory := (@memory K).
+Local Notation knows := (knows w p v).
+Local Notation right := (right w p v).
+
+Lemma look_held t l h u : l < count w (per h) -> u = per h -> look w v t l (value_of h, ix_of u) = v (value_of h) t l.
+Proof. intros small ->; unfold look; cbn; destruct (per h); cbn in *; auto; now replace l with 0 by lia. Qed.
+
+(** What is kept between steps is known in the next, and what is known so is kept. *)
+Lemma resting_known t (m : memory) : forallb well_kept (rest p) = true -> right t m ->
+  knows t (fun _ => m) (resting (rest p)) /\ settled (resting (rest p)).
 Proof.
-  intros stops t never. destruct accepted_parts as [f [f' [I0 [lenu [H0 [step_ [F [H1 [rest_ D]]]]]]]]].
-  assert (always : forall t, between t 0 (quiet f) (run p stops t)).
-  { clear t. induction t as [|t IH].
-    - cbn [run]. apply (boundary_ok p count_ count_pos micro_pos counts_equal well 0 (initialised p));
-        [intros; now apply never|easy..].
-    - cbn [run]. apply (boundary_ok p count_ count_pos micro_pos counts_equal well (S t) f');
-        [intros; now apply never|easy|easy|].
-      apply (next_ok p count_ count_pos micro_pos counts_equal well t (quiet f) f' _ step_ IH). }
-  specialize (always t).
-  assert (group_ : forall i, covers p i -> rested p (quiet f) (group_of i) = true /\
-     nth_error (groups p) (group_of i) = Some (group_at p i)).
-  { intros i [small _]. split.
-    - rewrite forallb_forall in rest_. apply rest_. apply in_seq. lia.
-    - unfold group_at. now apply nth_error_nth'. }
-  assert (owned : forall q i, one_layout q = true -> exists r, ok r /\ sat q r i = true).
-  { intros q i owners_. destruct q as [|[s a|a] q];
-      [exists (fun _ => 0); split; [intros a; apply size_pos|easy]| |easy].
-    cbn [one_layout] in owners_. apply andb_true_iff in owners_. destruct owners_ as [owners_ still_].
-    rewrite forallb_forall in owners_. unfold still in still_. rewrite forallb_forall in still_.
-    set (along := map axis_of (Owner s a :: q)) in *.
-    exists (fun b => if mem b along then owner s (fun _ => 0) b i else 0). split.
-    - intros b. destruct (mem b along); [apply owner_ok|apply size_pos].
-    - apply sat_in. intros c inside. specialize (owners_ c inside). specialize (still_ c inside).
-      destruct c as [s' b|]; [|easy]. cbn [owner_of] in owners_. destruct (layout_eq s' s) as [->|]; [|easy].
-      assert (there : mem b along = true).
-      { unfold mem. apply existsb_exists. exists b. split; [|apply Nat.eqb_refl].
-        exact (in_map axis_of _ (Owner s b) inside). }
-      cbn [sat1]. rewrite there. destruct s as [n|n c]; cbn [owner]; [apply Nat.eqb_refl|].
-      cbn [drawn_by] in still_. apply negb_true_iff in still_. rewrite still_. apply Nat.eqb_refl. }
-  assert (good_ : forall i, one_layout (rests (group_at p i)) = true /\
-     match average_rests (group_at p i) with AverageAt q _ => one_layout q | NoAverage => true end = true).
-  { intros i. destruct (well_parts p well) as [_ [groups_ _]]. unfold group_at.
-    destruct (nth_in_or_default (group_of i) (groups p) (Group [] [] Device [] Gradient NoAverage)) as [in_|out];
-      [|now rewrite out].
-    rewrite forallb_forall in groups_. specialize (groups_ _ in_). unfold good_group in groups_.
-    apply andb_true_iff in groups_. destruct groups_ as [_ both]. now apply andb_true_iff in both. }
-  split; [|split; [|split; [|split; [|split]]]].
-  - intros r i good cover in_. destruct (group_ i cover) as [R G]. unfold rested in R. rewrite G in R.
-    destruct (nth_error (slots (quiet f)) (group_of i)) as [k|] eqn:K1; [|easy].
-    repeat (apply andb_true_iff in R; destruct R as [R ?]).
-    pose proof (bt_fit _ _ _ _ _ _ always i cover (At Weight (lies (group_at p i)))) as here.
-    assert (is : nth_table (slots (quiet f)) (group_of i) = k) by (unfold nth_table; now apply nth_error_nth).
-    rewrite is in here.
-    destruct (get k (At Weight (lies (group_at p i)))) as [| |[[]|[]| | | |] q o]; try easy.
-    specialize (here r good). cbn beta in here. now rewrite (within_ok _ _ _ _ R in_) in here.
-  - intros i. apply owned, good_.
-  - intros i q k rests_. split.
-    + apply owned. destruct (good_ i) as [_ both]. now rewrite rests_ in both.
-    + intros r good cover in_. destruct (group_ i cover) as [R G]. unfold rested in R. rewrite G in R.
-      destruct (nth_error (slots (quiet f)) (group_of i)) as [k'|] eqn:K1; [|easy].
-      apply andb_true_iff in R. destruct R as [_ R]. rewrite rests_ in R.
-      apply andb_true_iff in R. destruct R as [R _].
-      pose proof (bt_fit _ _ _ _ _ _ always i cover (At Average k)) as here.
-      assert (is : nth_table (slots (quiet f)) (group_of i) = k') by (unfold nth_table; now apply nth_error_nth).
-      rewrite is in here. destruct (get k' (At Average k)) as [| |[| | | | |[]] q' o]; try easy.
-      specialize (here r good). cbn beta in here. now rewrite (within_ok _ _ _ _ R in_) in here.
-  - intros u l got read r i good need cover.
-    destruct (next_ok p count_ count_pos micro_pos counts_equal well t (quiet f) f' _ step_ always) as [_ L]. now
-      apply (L F u l got read r i).
-  - intros x r i v which good cover found. destruct (group_ i cover) as [R G]. unfold rested in R. rewrite G in R.
-    destruct (nth_error (slots (quiet f)) (group_of i)) as [k|] eqn:K1; [|easy].
-    apply andb_true_iff in R. destruct R as [R average_].
-    repeat (apply andb_true_iff in R; destruct R as [R ?]).
-    pose proof (bt_fit _ _ _ _ _ _ always i cover (At x Disk)) as here.
-    assert (is : nth_table (slots (quiet f)) (group_of i) = k) by (unfold nth_table; now apply nth_error_nth).
-    rewrite is in here.
-    destruct which as [-> | [-> | [-> some]]].
-    + destruct (get k (At Weight Disk)) as [| |[[]|[]| | | |] q []]; try easy; specialize (here r good); cbn beta in
-      here.
-      * congruence.
-      * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
-    + destruct (get k (At Moments Disk)) as [| |[[]|[]| | | |] q []]; try easy; specialize (here r good); cbn beta in
-      here.
-      * congruence.
-      * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
-    + destruct (average_rests (group_at p i)) as [|q0 k0]; [easy|]. apply andb_true_iff in average_.
-      destruct average_ as [_ average_].
-      destruct (get k (At Average Disk)) as [| |[| | | | |[]] q []]; try easy; specialize (here r good); cbn beta in
-        here.
-      * congruence.
-      * destruct (sat q r i); [|now rewrite here in found]. rewrite here in found. now injection found as <-.
-  - intros back c carries. destruct (D back c carries) as [l L].
-    pose proof (of_counts _ _ _ _ _ (bt_glob _ _ _ _ _ _ always) c true) as here. cbn [quiet counts] in here.
-    rewrite L in here. split.
-    + specialize (here (fun _ => 0) ltac:(intros a; apply size_pos)). replace (at_first l (fun _ => 0)) with true in
-      here;
-        [exact here|]. clear. induction l; easy.
-    + intros r n good found. specialize (here r good). destruct (at_first l r); [congruence|].
-      rewrite here in found; easy.
+  intros W R; rewrite forallb_forall in W; split.
+  - intros u l small s x F Sc; apply find_resting in F as [h [ins ->]]; cbn in Sc.
+    assert (P : scope_of u s = Some (per h)) by exact Sc.
+    specialize (W _ ins); unfold well_kept in W; cbn [fst snd] in W.
+    assert (sl : exists l', l' < count w (per h) /\ inst s l' = inst s l /\
+      look w v t l (value_of h, ix_of (per h)) = v (value_of h) t l').
+    { destruct s as [n|n], (per h); cbn in P |- *; try discriminate; try (destruct u; discriminate);
+      [exists 0|exists l]; auto.
+      destruct u; [|discriminate]; inversion P; now subst. }
+    destruct sl as [l' [sl' [Il Lk]]]; unfold item_true; cbn [what]; rewrite <- Il, Lk.
+    destruct (R s h ins l' sl') as [X D]; split; [exact X|]; intros r i; cbn [factor].
+    assert (O : (value (atom w) (inverse w) [] * v (value_of h) t l' i)%ring = v (value_of h) t l' i) by (unfold
+      value; cbn; ring).
+    rewrite O; exact (D r i).
+  - intros n x F; apply find_resting in F as [h [ins ->]]; cbn; specialize (W _ ins); unfold well_kept in W; cbn in W.
+    destruct (per h); [discriminate|reflexivity].
+Qed.
+Lemma known_right next t t' (m : memory) k : knows t (fun _ => m) k ->
+  (forall n n', next n = Some n' -> forall l i, v n t' l i = v n' t l i) -> forallb well_kept (rest p) = true ->
+  forallb (rests g (ones p) next k) (rest p) = true -> right t' m.
+Proof.
+  intros Kn N W R s h ins l small; rewrite forallb_forall in W, R; specialize (W _ ins); specialize (R _ ins).
+  unfold rests in R; cbn [fst snd] in R; destruct (find_slot k s) as [[u [[f n]|]]|] eqn:F; try discriminate.
+  destruct (next (value_of h)) as [n'|] eqn:Nx; [|discriminate]; specialize (N _ _ Nx).
+  repeat rewrite andb_true_iff in R; destruct R as [[[R1 R2] R3] R4]; apply unit_eqb_eq in R1;
+    apply named_eqb_eq in R2; subst.
+  assert (Sc : scope_of (per h) s = Some (per h)).
+  { unfold well_kept in W; cbn in W; destruct s, (per h); try discriminate; reflexivity. }
+  assert (T := Kn (per h) l small s _ F Sc); unfold item_true in T; cbn [what] in T; destruct T as [X D].
+  split; [exact X|]; intros r i; specialize (D r i).
+  assert (O : (value (atom w) (inverse w) (factor f) * look w v t l (n',
+    ix_of (per h)) i)%ring = v (value_of h) t' l i).
+  { rewrite (value_one w p ok _ R4), N; unfold look; cbn.
+    assert (E : at_ w l (ix_of (per h)) = l) by (destruct (per h); cbn in *; auto; lia); rewrite E; ring. }
+  rewrite O in D; apply (den_kinds w _ (kind_at f)); auto.
+  intros a ina; rewrite forallb_forall in R3; exact (kind_eqb_eq _ _ (R3 a ina)).
+Qed.
+
+Lemma nothing_known t (m : memory) : knows t (fun _ => m) nothing /\ settled nothing.
+Proof. split; [intros u l _ s x F|intros n x F]; [destruct s|]; discriminate. Qed.
+
+Theorem accepted_right : check p = true -> forall pauses t, right t (run w p pauses t).
+Proof.
+  unfold check; rewrite !andb_true_iff; intros [[[[[_ W] _] I] S] R] pauses.
+  destruct handed_ as [given_ [data_ begun]].
+  set (table := of_list (lines p)) in *.
+  assert (none : forall h, In h (@nil held) -> forall t l, l < count w (per h) ->
+    lies (size w) (home w) (axes g) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) by (intros h []).
+  induction t as [|t IH]; cbn [run].
+  - destruct (check_blocks _ _ _ _ _ _ _) as [k|] eqn:C in I; [|discriminate].
+    destruct (nothing_known 0 (fun _ l => junk w [l])) as [Kn0 S0].
+    destruct (blocks_sound w p v ok solved 0 true (given p) given_ false (init p) (fun _ _ l => junk w [l])
+      (fun _ => [0]) 0 nothing k ltac:(easy) Kn0 S0 C) as [Kn _].
+    apply (known_right (first_of p) 0 0 _ k Kn); auto. intros n n' E l i; unfold first_of in E.
+    destruct (find _ (begins p)) as [[a b]|] eqn:F; inversion E; subst; auto.
+    apply find_some in F as [ins same]; apply Pos.eqb_eq in same; cbn in same; subst; cbn; auto.
+  - destruct (check_parts _ _ _ _ _ _) as [k|] eqn:C in S; [|discriminate].
+    destruct (resting_known t _ W IH) as [Kn0 S0].
+    destruct (parts_sound w p v ok solved t false (data p) (fun h ins l => data_ h ins t l) (step p) _ [1;
+      t] 0 _ k Kn0 S0 C) as [Kn _].
+    set (m := run_parts g w (Moment t 0 0 false) [1; t] 0 (step p) (run w p pauses t)) in *.
+    assert (M : right (Datatypes.S t) m).
+    { apply (known_right (next_of p) t _ _ k Kn); auto; intros n n' E l i; exact (proj2 solved n n' E t l i). }
+    destruct (check_blocks _ _ _ _ _ (save p) _) as [k1|] eqn:C1 in R; [|discriminate].
+    apply andb_true_iff in R as [Rs R].
+    destruct (check_blocks _ _ _ _ _ (resume p) _) as [k2|] eqn:C2 in R; [|discriminate].
+    destruct (resting_known (Datatypes.S t) _ W M) as [Kn1 S1].
+    destruct (blocks_sound w p v ok solved (Datatypes.S t) false [] (fun h ins l => none h ins (Datatypes.S t) l)
+      false (save p) (fun _ => m)
+      (fun _ => [4; t]) 0 _ k1 ltac:(easy) Kn1 S1 C1) as [Kn2 S2].
+    set (m1 := run_blocks g w (Moment (Datatypes.S t) 0 0 false) [4; t] 0 (save p) m) in *.
+    destruct (pauses t); [exact M| |].
+    { apply (known_right Some (Datatypes.S t) _ _ k1 Kn2); auto. intros n n' E; inversion E; auto. }
+    assert (Kn3 : knows (Datatypes.S t) (fun _ => stopped w p [2; t] m1) (keep_disk (disk p) k1)).
+    { intros u l small s x F Sc; apply find_disk in F as [ins F].
+      apply (item_frame w p v _ (fun _ => m1)); [|now apply (Kn2 u l small)].
+      intros _; unfold stopped; assert (E : existsb (slot_eqb s) (disk p) = true) by (apply existsb_exists; exists s;
+        split; auto; now apply slot_eqb_eq).
+      now rewrite E. }
+    assert (S3 : settled (keep_disk (disk p) k1)) by (intros n x F; apply find_disk in F as [_ F]; exact (S2 n x F)).
+    destruct (blocks_sound w p v ok solved (Datatypes.S t) false [] (fun h ins l => none h ins (Datatypes.S t) l)
+      false (resume p)
+      (fun _ => stopped w p [2; t] m1) (fun _ => [3; t]) 0 _ k2 ltac:(easy) Kn3 S3 C2) as [Kn4 _].
+    apply (known_right Some (Datatypes.S t) _ _ k2 Kn4); auto. intros n n' E; inversion E; auto.
 Qed.
 End Sound.
 
-Theorem check_sound : forall p, check p = true -> correct p.
+Theorem check_sound p : check p = true -> correct p.
 Proof.
-  intros p yes w counts_ micro_pos.
-  assert (count_ : exists c : nat -> nat, (forall n, 0 < c n) /\ (equal p = true -> forall n t j r, n <= further p ->
-    j < micro -> ok r -> length (mine p n t j r) = c n)).
-  { destruct (equal p) eqn:same; [|exists (fun _ => 1); split; [lia|easy]].
-    destruct (counts_ eq_refl) as [c all]. exists (fun n => if n <=? further p then c n else 1). split.
-    - intros n. destruct (n <=? further p) eqn:small; [|lia]. apply Nat.leb_le in small. now apply all.
-    - intros _ n t j r small here good. pose proof small as small'. apply Nat.leb_le in small'. rewrite small'.
-      now apply all. }
-  destruct count_ as [c [c_pos same]]. apply (accepted_correct p c c_pos micro_pos same); [|exact yes].
-  unfold check in yes. now apply andb_true_iff in yes.
+  intros C; split.
+  - unfold check in C; rewrite !andb_true_iff in C; destruct C as [[[[[C _] _] _] _] _]; rewrite forallb_forall in C.
+    intros n k ins; specialize (C _ ins); apply existsb_exists in C; destruct C as [[s h] [inr E]];
+      apply Pos.eqb_eq in E.
+    exists s, h; auto.
+  - intros K w free ok handed_ pauses t; apply accepted_right; auto; apply ordered_solves.
+    unfold check in C; rewrite !andb_true_iff in C; tauto.
 Qed.

@@ -1,267 +1,300 @@
-(** A world over the rationals: any sizes, any number of microbatches, one token a rank, and one more where equal
-  counts
-    are not assumed. So the hypotheses of [correct] can be met for every program that is accepted, and a program that
-      is
-    wrong can be seen to be.
+(** A world over residues modulo a prime: any sizes, any numbers for atoms, each function of rows a polynomial of what
+    it reads. So the hypotheses of [correct] can be met by every program, and one that is wrong can be seen to be.
 
-    What it backs: that [correct] says something; and the refutations that are printed.
+    What it backs: the refutations that `placealg prove --coq` prints.
 
-    Main statements: [equal_counts_met] (the hypotheses hold in this world), [tells_wrong] (where the run in this
-      world
-    differs, the program is not correct). *)
+    Main statements: [world_valid], [world_handed] (the hypotheses hold in this world), [tells_wrong] (where a run
+    differs there, the program is not correct). *)
 
-From Coq Require Import Lia QArith Qcanon.
-From Placealg Require Import Rationals.
-From Placealg.kernel Require Import Semantics.
-From Placealg.kernel Require Import Check.
-From Placealg.kernel Require Import Decide.
-From Placealg.kernel Require Import Algebra Scaling Norms Facts Counting.
+From Coq Require Import Arith Bool PArith Lia ZArith Eqdep_dec.
+From Placealg Require Import Sums.
+From Placealg.kernel Require Import Machine Meaning Trie Check Order.
+Import ListNotations.
 Open Scope nat_scope.
 
-Lemma of_nat_is (n : nat) : of_nat n = Q2Qc (inject_Z (Z.of_nat n)) :> Rational.
+(** ** Residues. *)
+Definition prime : Z := 10007.
+Record residue := Residue { number_of : Z; in_range : (number_of mod prime =? number_of)%Z = true }.
+Lemma range_of (z : Z) : ((z mod prime) mod prime =? z mod prime)%Z = true.
+Proof. apply Z.eqb_eq, Z.mod_mod; discriminate. Qed.
+Definition of_Z (z : Z) : residue := Residue (z mod prime) (range_of z).
+Lemma residue_eq (a b : residue) : number_of a = number_of b -> a = b.
+Proof. destruct a as [x X], b as [y Y]; cbn; intros ->; now rewrite (UIP_dec bool_dec X Y). Qed.
+Lemma of_number (a : residue) : of_Z (number_of a) = a.
+Proof. apply residue_eq; cbn; apply Z.eqb_eq, in_range. Qed.
+Definition residue_dec (a b : residue) : {a = b} + {a <> b}.
+Proof. destruct (Z.eq_dec (number_of a) (number_of b)); [left; now apply residue_eq|right; congruence]. Defined.
+Definition add_ a b := of_Z (number_of a + number_of b).
+Definition mul_ a b := of_Z (number_of a * number_of b).
+Definition opp_ a := of_Z (- number_of a).
+Definition sub_ a b := of_Z (number_of a - number_of b).
+Ltac residues := intros; apply residue_eq; unfold add_, mul_, opp_, sub_; cbn [number_of of_Z];
+  rewrite ?Zplus_mod_idemp_l, ?Zplus_mod_idemp_r, ?Zmult_mod_idemp_l, ?Zmult_mod_idemp_r, ?Zplus_mod_idemp_l,
+    ?Zplus_mod_idemp_r.
+Lemma residue_ring : ring_theory (of_Z 0) (of_Z 1) add_ mul_ sub_ opp_ eq.
 Proof.
-  induction n as [|n IH]; [reflexivity|]. cbn [of_nat]. etransitivity; [apply (f_equal (Qcplus 1) IH)|].
-  apply Qc_is_canon; unfold Qcplus, Q2Qc, this; rewrite !Qred_correct, Nat2Z.inj_succ, <- Z.add_1_l, inject_Z_plus.
-  reflexivity.
+  split; residues; try (f_equal; ring).
+  - rewrite Z.add_0_l; apply Z.eqb_eq, in_range.
+  - rewrite Z.mul_1_l; apply Z.eqb_eq, in_range.
 Qed.
+Definition Residues : CRing := {|
+  number := residue; zero := of_Z 0; one := of_Z 1; plus := add_; times := mul_; minus := sub_; opposite := opp_;
+  laws := residue_ring; number_dec := residue_dec |}.
+Definition same_residue (a b : Residues) : bool := (number_of a =? number_of b)%Z.
+Lemma same_residue_refl a : same_residue a a = true.
+Proof. apply Z.eqb_refl. Qed.
 
-Definition one_over (n : nat) : Qc := Qcinv (Q2Qc (inject_Z (Z.of_nat n))).
-
-Lemma one_over_ok (n : nat) : n <> 0 -> (of_nat n * (one_over n : Rational))%ring = 1%ring.
-Proof.
-  intros some. rewrite of_nat_is. apply Qcmult_inv_r. intros equal. apply Q2Qc_eq_iff in equal.
-  unfold Qeq in equal; cbn in equal; lia.
-Qed.
-
-Definition number_ (n : nat) : Qc := Q2Qc (inject_Z (Z.of_nat n)).
-
-Lemma scaled_back (n : nat) : ((number_ (2 + n) : Rational) * one_over (2 + n))%ring = 1%ring :> Rational.
-Proof. unfold number_. rewrite <- of_nat_is. apply one_over_ok. lia. Qed.
-
-(** The larger of two numbers, of which 0 is the least. *)
-Definition larger_ (x y : Qc) : Qc :=
-  if Qc_eq_dec x 0 then y else if Qc_eq_dec y 0 then x else if Qclt_le_dec x y then y else x.
-
-(** Cases by what is compared, inner comparisons first. *)
-Ltac plain x := lazymatch x with context [if _ then _ else _] => fail | _ => idtac end.
-Ltac by_order := intros; unfold larger_; repeat match goal with
-  | |- context [Qc_eq_dec ?x ?y] => plain x; plain y; destruct (Qc_eq_dec x y)
-  | |- context [Qclt_le_dec ?x ?y] => plain x; plain y; destruct (Qclt_le_dec x y) end; subst; try congruence.
-
-Ltac below := first [assumption | apply Qclt_le_weak; assumption].
-Ltac ordered := apply Qcle_antisym;
-  match goal with |- (?x <= ?y)%Qc => first [below | match goal with v : _ |- _ => apply (Qcle_trans x v y);
-    below end] end.
-
-Lemma larger_sym_ (a b : Rational) : larger_ a b = larger_ b a :> Rational.
-Proof. by_order; ordered. Qed.
-Lemma larger_same_ (a : Rational) : larger_ a a = a :> Rational.
-Proof. now by_order. Qed.
-Lemma larger_zero_ (a : Rational) : larger_ (zero : Rational) a = a :> Rational.
-Proof. unfold larger_. destruct (Qc_eq_dec _ _) as [|apart]; [reflexivity|]. exfalso. now apply apart. Qed.
-Lemma larger_of_three_ (a b c : Rational) : larger_ a (larger_ b c) = larger_ (larger_ a b) c :> Rational.
-Proof. by_order; ordered. Qed.
-Definition total_of (l : list Qc) : Qc := fold_right Qcplus (number_ 0) l.
-
+(** ** The world. *)
 Section World.
-Variables (p : program) (sizes : nat -> nat) (m : nat) (depths : nat -> nat) (width : nat).
+Variables (p : program) (sizes : list nat) (many deep : nat) (atoms : list (Z * Z)).
 
-(** Elements are (group, instance, index); tokens are (step, microbatch, a rank of the data axes, a loss). *)
-Definition at_index (a k : nat) : nat := k mod S (sizes a).
-Definition all_elements : list (nat * nat * nat) :=
-  flat_map (fun g => flat_map (fun l => map (pair (g, l)) (seq 0 width)) (seq 0 (depths g))) (seq 0 (length (groups
-    p))).
-Definition code (x : nat * nat * rank * nat) : Qc :=
-  let '(t, j, r, n) := x in number_ (1 + 3 * t + 2 * j + 5 * n + fold_right (fun a n => (a + 1) * r a + 2 * n) 0 (data
-    p)).
+Definition Z_of (n : nat) : Z := Z.of_nat n.
+(** Positions of a few dims, by which functions and numbers tell places apart. *)
+Definition place (i : index) : nat := fold_right (fun d n => n + (d + 2) * i d) 0 (seq 0 12).
+Lemma place_ext i i' : (forall d, i d = i' d) -> place i = place i'.
+Proof. intros same; unfold place; induction (seq 0 12) as [|d l IH]; cbn; [easy|]; now rewrite IH, same. Qed.
 
-Fixpoint ranks_of (along : list nat) (r : rank) : list rank :=
-  match along with
-  | [] => [r] | a :: l => flat_map (fun c => ranks_of l (put r a c)) (seq 0 (S (sizes a))) end.
+Definition along_axis (a : nat) : nat := S (nth a sizes 0).
+Definition spread (way : nat) (i : index) : nat := fold_right (fun e n => i e + n) 0 (touches (on p) way).
+Definition owner (a way : nat) (i : index) : nat := (spread way i / S a) mod along_axis a.
+Definition atom_ (k : nat) : Residues := of_Z (fst (nth k atoms (1, 1)%Z)).
+Definition inverse_ (k : nat) : Residues := of_Z (snd (nth k atoms (1, 1)%Z)).
 
-(** A token of each loss on each rank; one more of the first where equal counts are not assumed. *)
-Definition batch_of (t j : nat) : list (nat * nat * rank * nat) :=
-  flat_map (fun n => map (fun r => (t, j, r, n)) (ranks_of (data p) (fun _ => 0))) (seq 0 (S (further p))) ++
-  if equal p then [] else [(t, j, fun _ => 0, 0)].
+(** A function of rows reads two positions of each operand: the result's, and the next along what it reads whole. *)
+Definition whole_of (f : nat) : list nat :=
+  fold_right (fun x l => match made (snd (snd x)) with SRow g over => if g =? f then over else l | _ => l end) []
+    (lines p).
+Definition next_along (over : list nat) (i : index) : index := fun d =>
+  if existsb (Nat.eqb d) over then S (i d) mod many else i d.
+Fixpoint mixed (k : nat) (xs : list (Z * Z)) (acc : Z) : Z :=
+  match xs with
+  | [] => acc
+  | (x, y) :: xs => mixed (S k) xs (3 * acc + (x + Z_of k) * (2 * y + 5 + Z_of k) + x)%Z end.
+Definition read_at (over : list nat) (i : index) (v : @logical Residues) : Z * Z :=
+  let x := number_of (v i) in (x, match over with [] => x | _ => number_of (v (next_along over i)) end).
+Definition fn_ (f t l : nat) (i : index) (vs : list (@logical Residues)) : Residues :=
+  of_Z (mixed 1 (map (read_at (whole_of f) i) vs) (Z_of (7 * f + 3 * t + 2 * l)%nat + Z_of (place i))%Z).
 
-Definition telling : world.
+Definition free_ (t : nat) (n : positive) (l : nat) (i : index) : Residues :=
+  let n := if t =? 0 then match find (fun q => (fst q =? n)%positive) (begins p) with Some q => snd q | None => n end
+    else n in
+  of_Z (Z_of (place i * 5 + 17 * t + 11 * l)%nat + 31 * Zpos n)%Z.
+Definition world_with (given_ : bool -> positive -> nat -> nat -> @tensor Residues) : world Residues := World Residues
+  along_axis (fun _ => many) owner (fun _ => deep) atom_ inverse_ fn_ given_
+  (fun path r i => of_Z (1009 + Z_of (fold_right (fun a n => 7 * n + a) (length path) path)%nat)%Z).
+Definition v_ : @values Residues := truth (world_with (fun _ _ _ _ _ _ => zero)) p free_.
+(** What comes from outside, a rank has where it is its own. *)
+Definition has_own (ks : list kind) (l : list nat) (r : rank) (i : index) : bool := forallb (fun a =>
+  match kind_in ks a with Shard d => r a =? owner a d i | _ => true end) l.
+Definition lying_of (start : bool) (n : positive) : list kind :=
+  match find (fun h => (value_of h =? n)%positive) (if start then given p else data p) with Some h => lying h | None => []
+    end.
+Definition input_ (start : bool) (n : positive) (t l : nat) : @tensor Residues := fun r i =>
+  if has_own (lying_of start n) (seq 0 (axes (on p))) r i then v_ n t l i else of_Z (Z_of (place i + 401 * S (r 0))).
+Definition w_ : world Residues := world_with input_.
+Lemma v_is : truth w_ p free_ = v_.
+Proof. reflexivity. Qed.
+
+(** ** What it takes. *)
+Definition one_whole : bool := forallb (fun x => match made (snd (snd x)) with
+  | SRow f over => same_list Nat.eqb over (whole_of f) | _ => true end) (lines p).
+Definition no_part (h : held) : bool := forallb (fun k => match k with Part => false | _ => true end) (lying h).
+Definition unmade (n : positive) : bool := forallb (fun x => negb (fst (target (snd (snd x))) =? n)%positive) (lines p).
+Definition fits_ : bool :=
+  one_whole && forallb (fun q => ((fst q * snd q) mod prime =? 1)%Z) atoms && negb (many =? 0)
+  && forallb (fun m => same_residue (value atom_ inverse_ m) one) (ones p)
+  && forallb (fun h => no_part h && unmade (value_of h) && same_list kind_eqb (lying_of true (value_of h)) (lying h))
+    (given p)
+  && forallb (fun h => no_part h && unmade (value_of h) && same_list kind_eqb (lying_of false (value_of h)) (lying h)
+    && match next_of p (value_of h) with None => true | _ => false end) (data p)
+  && forallb (fun q => unmade (fst q) && unmade (snd q)
+    && match find (fun q' => (fst q' =? fst q)%positive) (begins p) with
+       | Some q' => (snd q' =? snd q)%positive | None => false end
+    && match find (fun q' => (fst q' =? snd q)%positive) (begins p) with None => true | _ => false end) (begins p).
+
+Lemma same_list_eq l l' : same_list Nat.eqb l l' = true -> l = l'.
 Proof.
-  refine {|
-    size := fun a => S (sizes a); E := nat * nat * nat; elements := all_elements;
-    group_of := fun i => fst (fst i); layer_of := fun i => snd (fst i);
-    matrix_of := fun i => 0; own := fun s c a i => at_index a (s + c + snd i);
-    X := nat * nat * rank * nat; micro := S m; batch := batch_of; loss_of := snd;
-    home := fun x a => at_index a (snd (fst x) a); K := Rational; share := one_over; share_ok := one_over_ok;
-    T := Qc; A := Qc; B := Qc; layers := depths;
-    first_weight := fun i => number_ (2 + snd i + fst (fst i)); first_moments := fun i => number_ (3 + snd i);
-    input := code;
-    forward := fun u l n x ws a => (a + total_of ws * number_ (1 + u + l) + number_ n)%Qc;
-    seed := fun x a => (a + code x)%Qc;
-    backward := fun u l x k ws b => (b + total_of ws + number_ (fst (fst k)) + total_of (snd (fst k)))%Qc;
-    gamma := fun u l x k ws b i => (code x * number_ (1 + u) + total_of ws + b + snd k + number_ (snd i))%Qc;
-    statistic := fun u l x k i => (code x * number_ (2 + u) + total_of (snd (fst k)) + snd k + number_ (snd i))%Qc;
-    padding := fun n => number_ (2 + n); unpadding := fun n => one_over (2 + n); padding_ok := scaled_back;
-    larger := larger_; larger_sym := larger_sym_; larger_of_three := larger_of_three_; larger_same := larger_same_;
-    larger_zero := larger_zero_;
-    scaling := fun n => number_ (2 + n); unscaling := fun n => one_over (2 + n); scaling_ok := scaled_back;
-    grow := fun n out => if out then 0 else S n;
-    measure := fun i k => (k * k)%Qc;
-    overflows := fun i k => (snd i =? 0) && Z.odd (Qnum (this k)); clip := fun n k => (k + n)%Qc;
-    update := fun k n i x o g => ((total_of x + k * total_of g + number_ 2 * total_of o + number_ n)%Qc,
-      (total_of o + total_of g)%Qc);
-    average := fun i a b => (number_ 3 * a + b)%Qc;
-    junk := fun c r i => inl (number_ (1009 + 7 * c + r 0)); junk_stream := fun c r => 1013 + c;
-    junk_norm := fun c g r => number_ (1019 + c); junk_flag := fun c g r => true; junk_scale := fun n r =>
-      number_ 1021; junk_tally := fun c n r => 1033 + c;
-    junk_flow := fun r x => number_ 1031
-  |}.
-  - intros a; lia.
-  - intros s c a i; unfold at_index; apply Nat.mod_upper_bound; lia.
-  - intros x a; unfold at_index; apply Nat.mod_upper_bound; lia.
-Defined.
-
-Lemma ranks_outside (along : list nat) (r r' : rank) (a : nat) : In r' (ranks_of along r) -> mem a along = false ->
-  r' a = r a.
-Proof. exact (@peers_outside telling along r r' a). Qed.
-
-Lemma one_rank (t j n0 : nat) (along : list nat) (r0 r : rank) : once along = true -> (forall a, r a < S (sizes a)) ->
-  length (filter (fun x => forallb (fun a => r a =? at_index a (snd (fst x) a)) along) (map (fun r => (t, j, r, n0))
-    (ranks_of along
-    r0))) = 1.
-Proof.
-  intros once_ good. revert r0; induction along as [|a l IH]; intros r0; [easy|].
-  cbn [once] in once_. apply andb_true_iff in once_. destruct once_ as [out rest]. apply negb_true_iff in out.
-  cbn [ranks_of]. specialize (IH rest).
-  assert (some : forall n s, s <= r a -> r a < s + n -> s + n <= S (sizes a) ->
-    length (filter (fun x => forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l))
-      (map (fun r => (t, j, r, n0)) (flat_map (fun c => ranks_of l (put r0 a c)) (seq s n)))) = 1).
-  { assert (piece : forall c, c < S (sizes a) -> length (filter (fun x : nat * nat * rank * nat =>
-        forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l)) (map (fun r => (t, j, r, n0)) (ranks_of l (put
-          r0 a c)))) =
-        if r a =? c then 1 else 0).
-    { intros c small.
-      assert (same : forall x, In x (map (fun r => (t, j, r, n0)) (ranks_of l (put r0 a c))) ->
-        forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l) =
-        (r a =? c) && forallb (fun a => r a =? at_index a (snd (fst x) a)) l).
-      { intros x inside. apply in_map_iff in inside. destruct inside as [r' [<- inside]]. cbn [forallb fst snd].
-        f_equal.
-        rewrite (ranks_outside _ _ _ _ inside out), put_same. unfold at_index. now rewrite Nat.mod_small. }
-      rewrite (filter_ext_in _ _ _ same). destruct (r a =? c); cbn [andb]; [apply IH|].
-      clear same. induction (map (fun r => (t, j, r, n0)) (ranks_of l (put r0 a c))) as [|y l' IHl]; [easy|exact IHl]. }
-    induction n as [|n IHn]; intros s low high top; [lia|]. cbn [seq flat_map].
-    rewrite map_app, filter_app, app_length, piece by lia.
-    destruct (r a =? s) eqn:here.
-    - apply Nat.eqb_eq in here.
-      assert (none : forall n' s', r a < s' -> s' + n' <= S (sizes a) -> length (filter (fun x : nat * nat * rank *
-        nat =>
-        forallb (fun a => r a =? at_index a (snd (fst x) a)) (a :: l))
-        (map (fun r => (t, j, r, n0)) (flat_map (fun c => ranks_of l (put r0 a c)) (seq s' n')))) = 0).
-      { induction n' as [|n' IHn']; intros s' past top'; [easy|]. cbn [seq flat_map].
-        rewrite map_app, filter_app, app_length, piece by lia. rewrite IHn' by lia.
-        replace (r a =? s') with false by (symmetry; apply Nat.eqb_neq; lia). easy. }
-      rewrite none by lia. easy.
-    - apply Nat.eqb_neq in here. rewrite IHn by lia. easy. }
-  specialize (good a). apply some; lia.
+  revert l'; induction l as [|a l IH]; intros [|b l'] H; cbn in H; try discriminate; auto.
+  apply andb_true_iff in H as [H1 H2]; apply Nat.eqb_eq in H1; subst; f_equal; auto.
 Qed.
 
-Lemma its_loss_is (x : nat * nat * rank * nat) (n : nat) : snd x = n -> n <= further p -> @its_loss telling p x = n.
-Proof. intros is small. unfold its_loss. cbn [loss_of telling]. rewrite is. apply Nat.leb_le in small.
-  now rewrite small. Qed.
+Hypothesis fits : fits_ = true.
 
-Theorem equal_counts_met : once (data p) = true -> equal p = true -> @equal_counts telling p.
+Lemma world_valid given_ : valid (world_with given_) p.
 Proof.
-  intros once_ same. exists (fun _ => 1). intros n small. split; [lia|]. intros t j r _ good. unfold mine, near.
-  cbn [batch telling]. unfold batch_of. rewrite same, app_nil_r. rewrite (@of_loss_flat telling p).
-  assert (all : forall k s, s + k <= S (further p) ->
-    length (filter (fun x => forallb (fun a => r a =? @home telling x a) (data p))
-      (flat_map (fun n' => @of_loss telling p n (map (fun r => (t, j, r, n')) (ranks_of (data p) (fun _ => 0))))
-        (seq s k))) = if (s <=? n) && (n <? s + k) then 1 else 0).
-  { induction k as [|k IH]; intros s top; cbn [seq flat_map].
-    - destruct (s <=? n) eqn:a, (n <? s + 0) eqn:b; try easy. apply Nat.leb_le in a. apply Nat.ltb_lt in b. lia.
-    - rewrite filter_app, app_length, IH by lia.
-      assert (one : @of_loss telling p n (map (fun r => (t, j, r, s)) (ranks_of (data p) (fun _ => 0))) =
-        if s =? n then map (fun r => (t, j, r, s)) (ranks_of (data p) (fun _ => 0)) else []).
-      { clear IH. unfold of_loss. induction (ranks_of (data p) (fun _ => 0)) as [|r' l IHl]; [now destruct (s =? n)|].
-        cbn [map filter]. rewrite (its_loss_is (t, j, r', s) s) by (easy || lia). rewrite IHl. now destruct (s =? n). }
-      rewrite one. destruct (s =? n) eqn:here.
-      + pose proof (one_rank t j s (data p) (fun _ => 0) r once_ good) as single.
-        match goal with |- length ?a + _ = _ => replace (length a) with 1 by (symmetry; exact single) end.
-        apply Nat.eqb_eq in here. subst. rewrite Nat.leb_refl.
-        replace (S n <=? n) with false by (symmetry; apply Nat.leb_gt; lia).
-        replace (n <? n + S k) with true by (symmetry; apply Nat.ltb_lt; lia). easy.
-      + apply Nat.eqb_neq in here. cbn [filter length Nat.add]. destruct (S s <=? n) eqn:a, (s <=? n) eqn:b;
-          rewrite ?Nat.add_succ_r; try easy; (apply Nat.leb_le in a || apply Nat.leb_gt in a);
-          (apply Nat.leb_le in b || apply Nat.leb_gt in b); lia. }
-  rewrite (all (S (further p)) 0) by lia. cbn [Nat.leb andb]. now replace (n <? 0 + S (further p)) with true
-    by (symmetry; apply Nat.ltb_lt; lia).
+  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F; destruct F as [[[[[[F1 F2] F3] F4] _] _] _].
+  split; cbn [size home world_with extent atom inverse fn junk].
+  - intros a; unfold along_axis; lia.
+  - intros a d i; apply Nat.mod_upper_bound; unfold along_axis; lia.
+  - intros a d i j same; unfold owner, spread; f_equal; f_equal.
+    induction (touches (on p) d) as [|e l IH]; cbn; [easy|]; rewrite IH, same by (cbn in *; auto); easy.
+  - intros a d e i j Pd Pe _ E; unfold owner, spread; f_equal; f_equal.
+    unfold plain in Pd, Pe; destruct (touches (on p) d) as [|d' [|]]; try discriminate;
+      destruct (touches (on p) e) as [|e' [|]]; try discriminate.
+    apply Nat.eqb_eq in Pd, Pe; subst; cbn; now rewrite E.
+  - intros k; unfold atom_, inverse_; apply residue_eq; cbn [times Residues one].
+    destruct (Nat.lt_ge_cases k (length atoms)) as [small|large].
+    + rewrite forallb_forall in F2; specialize (F2 _ (nth_In _ (1, 1)%Z small)); apply Z.eqb_eq in F2.
+      unfold mul_; cbn [number_of of_Z]; rewrite Zmult_mod_idemp_l, Zmult_mod_idemp_r; exact F2.
+    + rewrite nth_overflow by easy; reflexivity.
+  - intros m inm; rewrite forallb_forall in F4; specialize (F4 _ inm); apply Z.eqb_eq in F4; now apply residue_eq.
+  - intros k u x f over ins made_ t l i i' vs ws same V; unfold fn_.
+    unfold one_whole in F1; rewrite forallb_forall in F1; specialize (F1 _ ins); cbn [snd] in F1.
+    rewrite made_ in F1; apply same_list_eq in F1; rewrite <- F1.
+    assert (M : map (read_at over i) vs = map (read_at over i') ws).
+    { induction V as [|v w vs ws E V IH]; cbn; [easy|]; rewrite IH; f_equal; unfold read_at.
+      assert (H : v i = w i') by (apply E; auto; intros d _; easy).
+      assert (N : v (next_along over i) = w (next_along over i')).
+      { apply E.
+        - intros d out; unfold next_along; destruct (existsb (Nat.eqb d) over) eqn:X; [|easy].
+          apply existsb_exists in X as [e [ine X]]; apply Nat.eqb_eq in X; subst; tauto.
+        - intros d; unfold next_along; now rewrite same. }
+      now rewrite H, N. }
+    rewrite (place_ext _ _ same); f_equal; f_equal; exact M.
+  - intros path r r' i i' _ _; reflexivity.
 Qed.
 
-(** ** Where the run differs *)
-
-Definition same_value (v v' : Qc + Qc) : bool :=
-  match v, v' with
-  | inl x, inl y | inr x, inr y => if Qc_eq_dec x y then true else false | _, _ => false end.
-
-Definition right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * nat) : bool :=
-  let got := @held telling (@run telling p stops t) (At Weight (lies (@group_at telling p i))) r i in
-  negb (@sat telling (rests (@group_at telling p i)) r i) ||
-  match got with Some v => same_value v (@truth telling p Weight t i) | None => false end.
-
-Definition saved_right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * nat) : bool :=
-  forallb (fun x => match @held telling (@run telling p stops t) (At x Disk) r i with
-    | Some v => same_value v (@truth telling p x t i) | None => true end)
-    ([Weight; Moments] ++ match average_rests (@group_at telling p i) with NoAverage => [] | _ => [Average] end).
-
-Definition average_right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * nat) : bool :=
-  match average_rests (@group_at telling p i) with
-  | NoAverage => true
-  | AverageAt q k => negb (@sat telling q r i) ||
-      match @held telling (@run telling p stops t) (At Average k) r i with
-      | Some v => same_value v (@truth telling p Average t i) | None => false end end.
-
-Definition read_right_at (stops : nat -> bool) (t : nat) (r : rank) (i : nat * nat * nat) : bool :=
-  forallb (fun e : nat * nat * (rank -> nat * nat * nat -> option (Qc + Qc)) => let '(u, l, got) := e in
-    negb (used p u (fst (fst i)) && (snd (fst i) =? l)) ||
-    match got r i with Some v => same_value v (@truth telling p Weight t i) | None => false end)
-  (@reads telling (@step telling p t (@run telling p stops t))).
-
-Definition tells (stops : nat -> bool) (t : nat) : bool :=
-  let stops := fun t => resumes p && stops t in once (data p) &&
-  existsb (fun r => existsb (fun i => (fst (fst i) <? length (groups p)) &&
-      (snd (fst i) <? @depth telling p (hd 0 (sites_of p (fst (fst i))))) &&
-      negb (right_at stops t r i && average_right_at stops t r i && saved_right_at stops t r i &&
-        read_right_at stops t r i)) all_elements)
-    (ranks_of (axes p) (fun _ => 0)).
-
-Lemma same_value_refl (v : Qc + Qc) : same_value v v = true.
-Proof. destruct v as [x|x]; cbn; now destruct (Qc_eq_dec x x). Qed.
-
-Theorem tells_wrong (stops : nat -> bool) (t : nat) : tells stops t = true -> ~ correct p.
+Lemma owner_ext a d i i' : (forall d, i d = i' d) -> owner a d i = owner a d i'.
 Proof.
-  unfold tells. intros told_ right. apply andb_true_iff in told_. destruct told_ as [once_ told_].
-  apply existsb_exists in told_. destruct told_ as [r [in_r told_]]. apply existsb_exists in told_.
-  destruct told_ as [i [in_i told_]]. apply andb_true_iff in told_. destruct told_ as [cover_ wrong].
-  apply andb_true_iff in cover_. destruct cover_ as [c1 c2]. apply Nat.ltb_lt in c1, c2.
-  assert (cover : @covers telling p i) by (split; assumption).
-  assert (good : @ok telling r).
-  { apply (@peers_ok telling (axes p) (fun _ => 0) r); [|exact in_r]. intros a. cbn. lia. }
-  set (stops' := fun t => resumes p && stops t) in *.
-  destruct (right telling (equal_counts_met once_) ltac:(cbn; lia) stops' t
-    ltac:(intros never; unfold stops'; now rewrite never)) as [A [_ [B [C [D _]]]]].
-  apply negb_true_iff in wrong. rewrite <- not_true_iff_false in wrong. apply wrong. clear wrong.
-  rewrite !andb_true_iff. repeat split.
-  - unfold right_at. destruct (@sat telling _ r i) eqn:in_; [|easy]. rewrite (A r i good cover in_). apply
-    same_value_refl.
-  - unfold average_right_at. destruct (average_rests _) as [|q k] eqn:rests_; [easy|].
-    destruct (@sat telling q r i) eqn:in_; [|easy]. destruct (B i q k rests_) as [_ here].
-    rewrite (here r good cover in_). apply same_value_refl.
-  - unfold saved_right_at. apply forallb_forall. intros x which.
-    destruct (@held telling _ (At x Disk) r i) as [v|] eqn:found; [|easy].
-    rewrite (D x r i v); [apply same_value_refl| |easy..].
-    destruct (average_rests (@group_at telling p i)); cbn in which; intuition congruence.
-  - unfold read_right_at. apply forallb_forall. intros [[u l] got] inside.
-    destruct (used p u (fst (fst i)) && (snd (fst i) =? l)) eqn:need; [|easy]. cbn [negb orb].
-    rewrite (C u l got inside r i good); [apply same_value_refl| |easy].
-    unfold needs. apply filter_In. split; [exact in_i|exact need].
+  intros same; unfold owner, spread; f_equal; f_equal; induction (touches (on p) d) as [|e l IH]; cbn; [easy|].
+  now rewrite IH, same.
 Qed.
+Lemma same_kinds ks ks' : same_list kind_eqb ks ks' = true -> ks = ks'.
+Proof.
+  revert ks'; induction ks as [|k ks IH]; intros [|k' ks'] H; cbn in H; try discriminate; auto.
+  apply andb_true_iff in H as [H1 H2]; f_equal; auto; destruct k, k'; cbn in H1; try discriminate; auto.
+  apply Nat.eqb_eq in H1; now subst.
+Qed.
+Lemma has_own_put ks l a c r i : ~ In a l -> has_own ks l (put r a c) i = has_own ks l r i.
+Proof.
+  unfold has_own; induction l as [|b l IH]; intros out; [easy|]; cbn [forallb]; f_equal.
+  - unfold put; destruct (Nat.eqb_spec b a); [subst; cbn in out; tauto|easy].
+  - apply IH; intros ina; apply out; now right.
+Qed.
+Lemma den_own ks (x : @logical Residues) (y : @tensor Residues) (i : index) : (forall a, kind_in ks a <> Part) ->
+  forall l done r, NoDup (done ++ l) -> has_own ks done r i = true ->
+  (forall r, has_own ks (done ++ l) r i = true -> y r i = x i) ->
+  den along_axis owner l (kind_in ks) y r i (x i).
+Proof.
+  intros N; unfold den; induction l as [|a l IH]; intros done r once own same.
+  - cbn; split; [easy|]; apply same; now rewrite app_nil_r.
+  - assert (out : ~ In a done) by (intros ina; apply NoDup_remove_2 in once; apply once, in_or_app; now left).
+    assert (S : forall c, (match kind_in ks a with Shard d => c =? owner a d i | _ => true end) = true ->
+      agree along_axis owner l (kind_in ks) y (put r a c) i /\ val along_axis owner l (kind_in ks) y (put r a c) i = x i).
+    { intros c fit; apply (IH (done ++ [a])).
+      - now rewrite <- app_assoc.
+      - unfold has_own in *; rewrite forallb_app; apply andb_true_iff; split.
+        + pose proof (has_own_put ks done a c r i out) as H; unfold has_own in H; now rewrite H.
+        + cbn; rewrite andb_true_r; unfold put; rewrite Nat.eqb_refl; exact fit.
+      - intros r' H; apply same; now rewrite <- app_assoc in H. }
+    specialize (N a); cbn [agree val]; destruct (kind_in ks a) as [|d|]; try easy.
+    + split; [|apply S; easy]; intros c _; split; [apply S; easy|]; now rewrite !(proj2 (S _ eq_refl)).
+    + apply S, Nat.eqb_refl.
+Qed.
+Lemma lies_own start n t l ks : lying_of start n = ks ->
+  (forall i i', (forall d, i d = i' d) -> v_ n t l i = v_ n t l i') ->
+  forallb (fun k => match k with Part => false | _ => true end) ks = true ->
+  lies (size w_) (home w_) (axes (on p)) (input w_ start n t l) (v_ n t l) ks.
+Proof.
+  intros is E no; rewrite forallb_forall in no; split.
+  - intros r r' i i' samer samei; unfold w_, world_with, input, input_.
+    assert (has_own (lying_of start n) (seq 0 (axes (on p))) r i = has_own (lying_of start n) (seq 0 (axes (on p))) r' i')
+      as ->.
+    { unfold has_own; induction (seq 0 (axes (on p))) as [|a al IH]; [easy|]; cbn [forallb]; f_equal; [|exact IH].
+      destruct (kind_in _ a); auto; now rewrite samer, (owner_ext a way i i' samei). }
+    rewrite (E i i' samei), (place_ext _ _ samei), samer; reflexivity.
+  - intros r i; apply (den_own ks (v_ n t l) (input w_ start n t l) i) with (done := []).
+    + intros a P; unfold kind_in in P; destruct (Nat.lt_ge_cases a (length ks)) as [small|large].
+      * specialize (no _ (nth_In _ Full small)); rewrite P in no; discriminate.
+      * rewrite nth_overflow in P by easy; discriminate.
+    + apply seq_NoDup.
+    + reflexivity.
+    + intros r' H; unfold w_, world_with, input, input_; rewrite is; cbn [app] in H; now rewrite H.
+Qed.
+
+Lemma of_unmade n l (w : world Residues) free t : unmade n = true -> truth w p free n t l =
+  match t with 0 => free 0 n l | S t' => match next_of p n with Some k => truth w p free k t' l | None => free t n l end
+    end.
+Proof.
+  intros out; unfold unmade in out; rewrite forallb_forall in out.
+  assert (N : forall e, In e (flat_map (events w) (alone p)) -> makes w e <> (n, l)).
+  { intros e ine made_; apply in_flat_map in ine as [s [ins ine]].
+    assert (L : exists k u, In (k, (u, snd e)) (lines p)).
+    { unfold lines; destruct s as [ls|u down ls]; cbn [events] in ine.
+      - apply in_map_iff in ine as [[k x] [<- inx]]; exists k, None; apply in_flat_map; exists (Plain ls); split; auto.
+        cbn; apply in_map_iff; exists (k, x); auto.
+      - apply in_flat_map in ine as [j [_ ine]]; apply in_map_iff in ine as [[k x] [<- inx]]; exists k, (Some u).
+        apply in_flat_map; exists (Repeat u down ls); split; auto; cbn; apply in_map_iff; exists (k, x); auto. }
+    destruct L as [k [u L]]; specialize (out _ L); cbn [snd] in out; apply negb_true_iff, Pos.eqb_neq in out.
+    unfold makes, key_of in made_; inversion made_; congruence. }
+  unfold truth; destruct t as [|t]; cbn [reference]; rewrite run_step_events.
+  - exact (run_events_other w 0 _ (free 0) (n, l) N).
+  - assert (Q := run_events_other w (S t) _ (fun n l => match next_of p n with Some k => reference w p free t k l
+      | None => free (S t) n l end) (n, l) N).
+    exact Q.
+Qed.
+
+Lemma free_ext t n l i i' : (forall d, i d = i' d) -> free_ t n l i = free_ t n l i'.
+Proof. intros same; unfold free_; now rewrite (place_ext _ _ same). Qed.
+
+Lemma world_handed : handed w_ p (truth w_ p free_).
+Proof.
+  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F; destruct F as [[[_ G] D] B].
+  rewrite forallb_forall in G, D, B; rewrite v_is; split; [|split].
+  - intros h ins l _; specialize (G _ ins); repeat rewrite andb_true_iff in G; destruct G as [[G1 G2] G3].
+    apply lies_own; [now apply same_kinds| |exact G1].
+    intros i i' same; unfold v_; rewrite (of_unmade _ _ _ _ 0 G2); now apply free_ext.
+  - intros h ins t l _; specialize (D _ ins); repeat rewrite andb_true_iff in D; destruct D as [[[D1 D2] D3] D4].
+    apply lies_own; [now apply same_kinds| |exact D1].
+    intros i i' same; unfold v_; rewrite (of_unmade _ _ _ _ t D2); destruct t; [now apply free_ext|].
+    destruct (next_of p (value_of h)); [discriminate|now apply free_ext].
+  - intros n k ins l i; specialize (B _ ins); cbn [fst snd] in B; repeat rewrite andb_true_iff in B.
+    destruct B as [[[B1 B2] B3] B4]; unfold v_.
+    rewrite (of_unmade _ _ _ _ 0 B1), (of_unmade _ _ _ _ 0 B2); unfold free_; cbn [Nat.eqb].
+    destruct (find _ (begins p)) as [q|] in B3 |- *; [|discriminate]; apply Pos.eqb_eq in B3; rewrite B3.
+    destruct (find (fun q' => (fst q' =? k)%positive) (begins p)); [discriminate|reflexivity].
+Qed.
+
+(** ** Where the run differs. *)
+Fixpoint agree_ (l : list nat) (T : type) (x : @tensor Residues) (r : rank) (i : index) : bool :=
+  match l with
+  | [] => true
+  | a :: l => match T a with
+    | Full => let first := val along_axis owner l T x (put r a 0) i in
+        forallb (fun c => agree_ l T x (put r a c) i
+          && same_residue (val along_axis owner l T x (put r a c) i) first) (seq 0 (along_axis a))
+    | Shard d => agree_ l T x (put r a (owner a d i)) i
+    | Part => forallb (fun c => agree_ l T x (put r a c) i) (seq 0 (along_axis a))
+    end
+  end.
+Lemma agree_is l T x r i : agree along_axis owner l T x r i -> agree_ l T x r i = true.
+Proof.
+  revert r; induction l as [|a l IH]; intros r A; cbn [agree agree_] in *; [easy|]; destruct (T a); auto;
+    apply forallb_forall; intros c ins; apply in_seq in ins.
+  - destruct (A c ltac:(lia)) as [A1 A2]; rewrite A2, same_residue_refl, andb_true_r; auto.
+  - apply IH, A; lia.
+Qed.
+Definition right_at (m : @memory Residues) (t : nat) (q : slot * held) (l : nat) (i : index) : bool :=
+  let x := m (fst q) (inst (fst q) l) in let T := kind_in (lying (snd q)) in let all := seq 0 (axes (on p)) in
+  agree_ all T x (fun _ => 0) i
+  && same_residue (val along_axis owner all T x (fun _ => 0) i) (v_ (value_of (snd q)) t l i).
+Definition tells (stops : bool) (t : nat) (at_ : list (list nat)) : bool :=
+  let m := run w_ p (fun _ => if stops then Stopped else On) t in
+  fits_ && existsb (fun q => existsb (fun l => existsb (fun i => negb (right_at m t q l (fun d => nth d i 0))) at_)
+    (seq 0 (match per (snd q) with Some _ => deep | None => 1 end))) (rest p).
 End World.
+
+Theorem tells_wrong p sizes many deep atoms stops t at_ :
+  tells p sizes many deep atoms stops t at_ = true -> ~ correct p.
+Proof.
+  unfold tells; intros T [_ C]; apply andb_true_iff in T as [F T].
+  assert (X := C Residues (w_ p sizes many deep atoms) (free_ p) (world_valid p sizes many deep atoms F _)
+    (world_handed p sizes many deep atoms F) (fun _ => if stops then Stopped else On) t).
+  apply existsb_exists in T as [[s h] [ins T]]; apply existsb_exists in T as [l [inl T]].
+  apply existsb_exists in T as [i [_ T]]; apply in_seq in inl; cbn [snd] in inl.
+  assert (small : l < count (w_ p sizes many deep atoms) (per h)) by (unfold count; cbn; destruct (per h); lia).
+  destruct (X s h ins l small) as [_ D]; destruct (D (fun _ => 0) (fun d => nth d i 0)) as [A V].
+  apply negb_true_iff in T; rewrite <- not_true_iff_false in T; apply T; unfold right_at; cbn [fst snd].
+  apply andb_true_iff; split; [exact (agree_is p sizes _ _ _ _ _ A)|].
+  apply Z.eqb_eq; exact (f_equal number_of V).
+Qed.

@@ -13,7 +13,7 @@ from placealg.check.kernel import kernel
 from placealg.errors import InputError
 from placealg.models.abstract import amax, two_losses
 from placealg.models.config import resolve_model
-from placealg.prover.kernel.fields import Outside
+from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.program import FIELDS, Rests, program_of
 from placealg.prover.kernel.terms import coq_text
 from placealg.prover.kernel.whole_units import whole_units

@@ -21,11 +21,11 @@ from placealg.errors import InputError
 from placealg.models.config import resolve_model
 from placealg.prover.examine import examine
 from placealg.prover.kernel.coq import by_coqc, ops_file
-from placealg.prover.kernel.fields import Outside
+from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.theory import OPS_MODULES
-from placealg.prover.opkernel.checker import accepts, shipped
-from placealg.prover.opkernel.printer import printed
-from placealg.prover.opkernel.program import (
+from placealg.prover.kernel.checker import accepts, shipped
+from placealg.prover.kernel.printer import printed
+from placealg.prover.kernel.program import (
     Do,
     Layers,
     Microbatches,
@@ -38,8 +38,8 @@ from placealg.prover.opkernel.program import (
     SScale,
     term,
 )
-from placealg.prover.opkernel.single import alone
-from placealg.prover.opkernel.symbols import Symbols
+from placealg.prover.kernel.single import alone
+from placealg.prover.kernel.symbols import Symbols
 from placealg.prover.verdict import PROVED, REFUTED, overall
 from placealg.step.event import Event
 from placealg.step.program import Step

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from placealg.prover.kernel.terms import coq_text
-from placealg.prover.opkernel.checker import accepts
-from placealg.prover.opkernel.program import (
+from placealg.prover.kernel.checker import accepts
+from placealg.prover.kernel.program import (
     AllReduce,
     Do,
     Einsum,

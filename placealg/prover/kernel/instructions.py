@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.program import (
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.program import (
     Add,
     AllGather,
     AllReduce,
@@ -41,9 +41,9 @@ from placealg.prover.opkernel.program import (
     SRow,
     SScale,
 )
-from placealg.prover.opkernel.program import Op as Operation
-from placealg.prover.opkernel.single import SKIP, Alone, Reader, alone, counted_alike
-from placealg.prover.opkernel.symbols import ROOT, Symbols
+from placealg.prover.kernel.program import Op as Operation
+from placealg.prover.kernel.single import SKIP, Alone, Reader, alone, counted_alike
+from placealg.prover.kernel.symbols import ROOT, Symbols
 from placealg.step.event import Event
 from placealg.step.program import Step
 
@@ -209,7 +209,7 @@ class Instructions:
         axes = tuple(axes)
         said = {"all_gather": (source,), "all_to_all": (source, to), "slice": (to,), "reduce_scatter": (to,)}
         if not {*said.get(verb, ())} <= {*self.symbols.ways} or not {*axes} <= {*self.axes}:
-            raise Outside(self.event.path, "it does not say what is sent: not in the kernel of ops")
+            raise Outside(self.event.path, "it does not say what is sent: not in the kernel")
         for k, a in enumerate(axes):
             split = {b: w for b, w in arg.split.items() if b != a}
             if verb == "all_reduce":
@@ -219,7 +219,7 @@ class Instructions:
             elif verb in _SENT:
                 sent = _SENT[verb](self.symbols.ways[to or source])
             else:
-                raise Outside(self.event.path, f"{verb}: not in the kernel of ops")
+                raise Outside(self.event.path, f"{verb}: not in the kernel")
             if to:
                 split[a] = to
             last = out if k == len(axes) - 1 else None
@@ -239,7 +239,7 @@ class Instructions:
         alike = {*self.reference.mesh.names, "m", *(("tokens",) if counted_alike(self.reference) else ())}
         if not by.keys() <= alike:
             raise Outside(self.event.path, f"it divides by {', '.join(sorted(by.keys() - alike))}, of which each rank "
-                                           "may have its own: not in the kernel of ops")
+                                           "may have its own: not in the kernel")
         return self.symbols.powers(by)
 
     def handed(self, arg: Cell, target: Pair, out: Slot) -> Cell:
@@ -257,7 +257,7 @@ class Instructions:
             elif clause.rank == 0:
                 arg = self.sent("slice", (clause.axis,), "", ROOT, arg)
             elif clause.rank is not None:
-                raise Outside(self.event.path, "a rank other than the first: not in the kernel of ops")
+                raise Outside(self.event.path, "a rank other than the first: not in the kernel")
         return arg if out is None else self.copied(arg, out)
 
     def mine(self, parameter: str) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.single import COUNTERS
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.single import COUNTERS
 from placealg.step.event import LOOPED, Event
 from placealg.step.program import Step
 
@@ -32,7 +32,7 @@ def apart(step: Step) -> Step:
         beside = looped[:k] if first else looped[k + 1:]
         if e.at not in (("first",), ("last",)) or not _leaves(e) or any(
                 other.at != e.at and _touches(other, e, step) for other in beside):
-            raise Outside(e.path, f"at = {', '.join(e.at)}, and the loop goes on with it: not in the kernel of ops")
+            raise Outside(e.path, f"at = {', '.join(e.at)}, and the loop goes on with it: not in the kernel")
         (ahead if first else behind).append(replace(e, at=(), phase="prepare" if first else "reduce"))
     at = next(k for k, e in enumerate(step.events) if e.phase in LOOPED)
     end = len(step.events) - next(k for k, e in enumerate(reversed(step.events)) if e.phase in LOOPED)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from placealg.arith import ONE
 from placealg.models.backward import keepers, terms
 from placealg.models.graph import Op
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.instructions import Cell, Instructions
-from placealg.prover.opkernel.network import backward, forward
-from placealg.prover.opkernel.program import (
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.instructions import Cell, Instructions
+from placealg.prover.kernel.network import backward, forward
+from placealg.prover.kernel.program import (
     Free,
     Scale,
     SScale,
 )
-from placealg.prover.opkernel.single import INVERSE, SUMMED, TOKENS, by_statistic, in_order, starts, targets, weight_in
+from placealg.prover.kernel.single import INVERSE, SUMMED, TOKENS, by_statistic, in_order, starts, targets, weight_in
 from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.gradient_targets import receivers
 from placealg.step.versions import origins
@@ -58,7 +58,7 @@ class Tensors(Instructions):
         """A copy of a tensor is there no more."""
         key = self.key(name, label)
         if key not in self.live:
-            raise Outside(self.event.path, "what is not there is freed: not in the kernel of ops")
+            raise Outside(self.event.path, "what is not there is freed: not in the kernel")
         self.live.discard(key)
         self.pending.append(Free(self.cells[key].slot))
 
@@ -91,7 +91,7 @@ class Tensors(Instructions):
         if op is None:
             raise Outside(e.path, "no op makes it")
         if e.divisor != ONE and not (e.on_gradient and op in terms(self.graph)):
-            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel of ops")
+            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel")
         labels = [v.label for v in e.operands] or [""] * len(op.inputs)
         self.begin(e.value)
         if e.on_gradient:
@@ -107,7 +107,7 @@ class Tensors(Instructions):
     def summed_by_a_loss(self, cell: Cell) -> None:
         """What a loss, or a term of it, sums must be complete, and the single device's."""
         if self.row(SUMMED, (), [cell]).value is None:
-            raise Outside(self.event.path, "the loss reads what is not the single device's: not in the kernel of ops")
+            raise Outside(self.event.path, "the loss reads what is not the single device's: not in the kernel")
 
     def transposed(self, e: Event, op: Op, labels: list[str]) -> None:
         """The backward of an op: what each operand gets."""
@@ -139,12 +139,12 @@ class Tensors(Instructions):
     def seed_of(self, loss: str) -> Cell:
         """The gradient of a loss at that of each token: its weight over whatever divides the loss, times its scale."""
         if loss not in self.divided:
-            raise Outside(self.event.path, "the backward of a loss that was not computed: not in the kernel of ops")
+            raise Outside(self.event.path, "the backward of a loss that was not computed: not in the kernel")
         weights, divided = self.weights(weight_in(loss)), dict(self.divided[loss])
         counts, scales = self.by_count(divided, loss), -divided.pop("loss_scale", 0)
         by = {name: -power for name, power in divided.items()}
         if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
-            raise Outside(self.event.path, "the loss is not scaled by its scale, once: not in the kernel of ops")
+            raise Outside(self.event.path, "the loss is not scaled by its scale, once: not in the kernel")
         if self.reference.weighting == "sum":
             seed = self.scaled(by, weights)
         else:
@@ -159,7 +159,7 @@ class Tensors(Instructions):
                 divided[name] = divided.get(name, 0) + counts * power
             return 0
         if counts not in (0, 1) or (counts and loss not in self.count):
-            raise Outside(self.event.path, "it is not divided by a count that was made: not in the kernel of ops")
+            raise Outside(self.event.path, "it is not divided by a count that was made: not in the kernel")
         return counts
 
     def over_tokens(self, by: Mapping[str, int], value: Cell, counts: int, loss: str = "loss") -> Cell:
@@ -177,7 +177,7 @@ class Tensors(Instructions):
         verb = e.verb if e.verb != "shift" else "all_gather" if source else "reduce_scatter"  # Rings.v: a whole ring
         from_, into = _PLACES.get(verb, ("", ""))
         if not e.axes or _place(e.source) not in from_ or _place(e.to) not in into:
-            raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel of ops")
+            raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel")
         self.begin(e.value, e.version, verb, *e.axes)
         mean = {a: -1 for a in e.axes} if e.op == "mean" else {}
         if e.on_gradient:
@@ -192,7 +192,7 @@ class Tensors(Instructions):
     def freed(self, e: Event) -> None:
         """A copy is freed; or what a region has made and no op outside reads, with the copies made for its ops."""
         if e.on_gradient:
-            raise Outside(e.path, "a gradient is freed: not in the kernel of ops")
+            raise Outside(e.path, "a gradient is freed: not in the kernel")
         if e.value in self.graph.tensors or e.value in keepers(self.graph):
             self.free(e.tensor, e.version)
             return

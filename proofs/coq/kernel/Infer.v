@@ -6,7 +6,7 @@
 
 From Coq Require Import Arith Lia Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.ops Require Import Machine Meaning Trie Kinds Sends Check.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check.
 Open Scope nat_scope.
 
 Section Infer.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from placealg.models.graph import Graph
-from placealg.prover.opkernel.network import ROTATED, VALUE, WIDTH
-from placealg.prover.opkernel.program import Pair, Powers
+from placealg.prover.kernel.network import ROTATED, VALUE, WIDTH
+from placealg.prover.kernel.program import Pair, Powers
 
 ROOT = "rank 0"
 """The way by which rank 0 of an axis has everything."""

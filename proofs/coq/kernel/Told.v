@@ -8,7 +8,7 @@
 
 From Coq Require Import Arith Bool PArith Lia QArith Qcanon.
 From Placealg Require Import Sums Rationals.
-From Placealg.ops Require Import Machine Meaning Trie Check.
+From Placealg.kernel Require Import Machine Meaning Trie Check.
 Import ListNotations.
 Open Scope nat_scope.
 

@@ -6,7 +6,7 @@
 
 From Coq Require Import Arith Lia Bool.
 From Placealg Require Import Sums.
-From Placealg.ops Require Import Machine Meaning.
+From Placealg.kernel Require Import Machine Meaning.
 Open Scope nat_scope.
 
 Section Kinds.

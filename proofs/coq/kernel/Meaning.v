@@ -1,14 +1,14 @@
 (** What it means that a program is correct: whatever is kept between steps is the single device's, where a run saves
     and goes on, or stops and is resumed. To be believed, with Machine.v.
 
-    What it backs: placealg/prover/opkernel/program.py, and the words "accepted by the kernel of ops".
+    What it backs: placealg/prover/kernel/program.py, and the words "accepted by the kernel of ops".
 
     Main statements: [den] (what a tensor that lies so means), [truth] (what the single device computes), [valid] (what
     is assumed of a world), [correct]. *)
 
 From Coq Require Import Arith Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.ops Require Import Machine.
+From Placealg.kernel Require Import Machine.
 Open Scope nat_scope.
 
 (** ** How tensors lie, and what they mean. *)

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from placealg.models.backward import differentiated, needs_gradient, terms
 from placealg.models.graph import Graph, Op
 from placealg.models.tokens import WEIGHTS
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.network import VALUE, backward, forward, statistic
-from placealg.prover.opkernel.program import (
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.network import VALUE, backward, forward, statistic
+from placealg.prover.kernel.program import (
     Index,
     Last,
     Line,
@@ -32,7 +32,7 @@ from placealg.prover.opkernel.program import (
     SScale,
     Stretch,
 )
-from placealg.prover.opkernel.symbols import Symbols
+from placealg.prover.kernel.symbols import Symbols
 from placealg.step.event import MICROBATCH, Group, Reference
 
 UPDATED = ("master", "moments")
@@ -275,7 +275,7 @@ def _check(reference: Reference) -> None:
         (any(g.unit != g.parameters[0].partition(".")[0] for g in reference.groups), "a group of several units"),
     ):
         if wrong:
-            raise Outside("", f"{told}: not in the kernel of ops")
+            raise Outside("", f"{told}: not in the kernel")
 
 
 def _runs(graph: Graph, ops: tuple[Op, ...]) -> list[tuple[str, list[Op]]]:

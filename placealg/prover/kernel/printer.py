@@ -1,4 +1,4 @@
-"""A step program as a program of ops: what each event does, in the slots that it names, beside the single device's.
+"""A step program as a program: what each event does, in the slots that it names, beside the single device's.
 
 What is printed of an event is what it does to each rank, whatever was intended: a slot is read that another event has
 to have filled, and a line is claimed if it makes the same of the values that the slots are meant to have. Where a state
@@ -15,12 +15,12 @@ from typing import Any, Self, TypeVar
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.models.tokens import WEIGHTS
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.fields import check_fields
-from placealg.prover.opkernel.instructions import MICRO, Cell, number_of
-from placealg.prover.opkernel.loop_ends import apart
-from placealg.prover.opkernel.parameters import Parameters, State
-from placealg.prover.opkernel.program import (
+from placealg.prover.kernel.fields import check_fields
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.instructions import MICRO, Cell, number_of
+from placealg.prover.kernel.loop_ends import apart
+from placealg.prover.kernel.parameters import Parameters, State
+from placealg.prover.kernel.program import (
     Block,
     Free,
     Held,
@@ -38,7 +38,7 @@ from placealg.prover.opkernel.program import (
     Some,
     Zero,
 )
-from placealg.prover.opkernel.single import (
+from placealg.prover.kernel.single import (
     COUNTED,
     COUNTERS,
     NORM,
@@ -50,7 +50,7 @@ from placealg.prover.opkernel.single import (
     targets,
     weight_in,
 )
-from placealg.prover.opkernel.symbols import ROOT
+from placealg.prover.kernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.lower import lowered
 from placealg.step.program import EventLoop, Node, Step
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 def printed(step: Step) -> Program:
-    """A step as a program of ops beside its single device; raises Outside."""
+    """A step as a program beside its single device; raises Outside."""
     return _Printer(numbered(apart(lowered(step)))).program()
 
 
@@ -93,11 +93,11 @@ class _Printer(Parameters):
         events = [n for n in node.body if isinstance(n, Event)]
         loop = next((x for x in self.graph.loops if x.unit == node.name), None)
         if loop is None or len(events) != len(node.body):
-            raise Outside(node.name, "a loop in a loop: not in the kernel of ops")
+            raise Outside(node.name, "a loop in a loop: not in the kernel")
         self.prepare(events)
         assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
         if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
-            raise Outside(assigns[0].path, "it is handed on twice, or the other way: not in the kernel of ops")
+            raise Outside(assigns[0].path, "it is handed on twice, or the other way: not in the kernel")
         handing = assigns[0] if assigns else None
         before = events[:events.index(handing)] if handing else []
         sliced = [e for e in before if e.verb == "slice" and e.tensor in self.alone.data]
@@ -170,13 +170,13 @@ class _Printer(Parameters):
         elif e.value == "loss":
             if e.verb == "compute":
                 if [v.tensor for v in e.operands] != list(self.graph.ops[-1].inputs):
-                    raise Outside(e.path, f"reads = {e.reads}: not in the kernel of ops")
+                    raise Outside(e.path, f"reads = {e.reads}: not in the kernel")
                 self.begin("loss", e.unit)
                 for v in e.operands:
                     self.summed_by_a_loss(self.sent_from(v.tensor, v.label))
                 self.divided[e.unit] = {}
             if e.unit not in self.divided:
-                raise Outside(e.path, "a loss that was not computed is divided: not in the kernel of ops")
+                raise Outside(e.path, "a loss that was not computed is divided: not in the kernel")
             divided = self.divided[e.unit]
             divided.update({name: divided.get(name, 0) + power for name, power in e.divisor.powers})
         elif e.value == "count":
@@ -184,7 +184,7 @@ class _Printer(Parameters):
         elif e.value in COUNTERS:
             self.on_counter(e)
         elif not e.on_tensor:
-            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
+            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel")
         elif e.verb == "compute":
             self.compute(e)
         elif e.verb == "free":
@@ -245,7 +245,7 @@ class _Printer(Parameters):
             for state, cells in self.copies.items() if state[0] in self.alone.kept}}
         again = printed_by(before)
         if before.there() != self.there() or without_frees(again) != without_frees(printed):
-            raise Outside("", f"what {what} leaves of the states is not what it found: not in the kernel of ops")
+            raise Outside("", f"what {what} leaves of the states is not what it found: not in the kernel")
         return again
 
     def on_count(self, e: Event) -> None:
@@ -264,7 +264,7 @@ class _Printer(Parameters):
         elif e.verb == "all_reduce" and e.unit in self.count and self.looping == (MICROBATCH in self.graph.dims):
             self.count[e.unit] = self.sent("all_reduce", e.axes, "", "", self.count[e.unit])
         else:
-            raise Outside(e.path, "a count of other tokens than the single device's: not in the kernel of ops")
+            raise Outside(e.path, "a count of other tokens than the single device's: not in the kernel")
 
     def counted_before(self, e: Event) -> tuple[Once | Microbatches, ...]:
         """A rank counts its own tokens, as its loss reads them, or what their weights say, in all microbatches."""
@@ -272,9 +272,9 @@ class _Printer(Parameters):
         whole, name = self.slot("count", e.unit), targets(self.graph) or WEIGHTS
         dims = self.graph.tensors[self.graph.ops[-1].inputs[0]].dims
         if MICROBATCH in self.graph.dims:
-            raise Outside(e.path, "a count of all microbatches: not in the kernel of ops")
+            raise Outside(e.path, "a count of all microbatches: not in the kernel")
         if name not in self.alone.data or e.reads != (() if targets(self.graph) else (WEIGHTS,)):
-            raise Outside(e.path, "a count of what is no token's loss: not in the kernel of ops")
+            raise Outside(e.path, "a count of what is no token's loss: not in the kernel")
         self.pending.append(Zero(whole))
         self.flush()
         before = Once(tuple(self.blocks))
@@ -356,7 +356,7 @@ class _Printer(Parameters):
         for state in kept.keys() | self.there().keys():
             if [c.slot for c in kept.get(state, ())] != [c.slot for c in self.copies.get(state, ())]:
                 raise Outside("", f"the {state[0]} of {state[2]} is not behind {what} where it rests: "
-                                  "not in the kernel of ops")
+                                  "not in the kernel")
 
     def arrives(self, name: str) -> dict[str, str]:
         """How data lie: each microbatch has its own of the batch."""
@@ -367,7 +367,7 @@ class _Printer(Parameters):
         """A state as a step finds it."""
         value, _, name = state
         if len(cells) > 1 or value not in self.alone.kept:
-            raise Outside("", f"the {value} of {name} rests in several copies: not in the kernel of ops")
+            raise Outside("", f"the {value} of {name} rests in several copies: not in the kernel")
         return (replace(cells[0], value=self.kept_as(state)),)
 
     def kept_as(self, state: State) -> Pair:

@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from placealg.arith import ONE, Monomial
-from placealg.prover.kernel.fields import Outside
-from placealg.prover.opkernel.instructions import MICRO, Cell, number_of
-from placealg.prover.opkernel.network import VALUE, statistic
-from placealg.prover.opkernel.program import (
+from placealg.prover.kernel.outside import Outside
+from placealg.prover.kernel.instructions import MICRO, Cell, number_of
+from placealg.prover.kernel.network import VALUE, statistic
+from placealg.prover.kernel.program import (
     Free,
     Last,
     Number,
@@ -25,7 +25,7 @@ from placealg.prover.opkernel.program import (
     SScale,
     Zero,
 )
-from placealg.prover.opkernel.single import (
+from placealg.prover.kernel.single import (
     INVERSE,
     LARGEST,
     NORM,
@@ -37,8 +37,8 @@ from placealg.prover.opkernel.single import (
     matrices,
     per_unit,
 )
-from placealg.prover.opkernel.symbols import ROOT
-from placealg.prover.opkernel.tensors import Tensors
+from placealg.prover.kernel.symbols import ROOT
+from placealg.prover.kernel.tensors import Tensors
 from placealg.step.event import Event, Group
 
 State = tuple[str, str, str]
@@ -52,7 +52,7 @@ class Parameters(Tensors):
         """The parameters of an event's group."""
         for name in self.reference.group(e.group).parameters:
             if self.looped(name) != self.scope:
-                raise Outside(e.path, "it stands outside of the instances of its unit: not in the kernel of ops")
+                raise Outside(e.path, "it stands outside of the instances of its unit: not in the kernel")
             yield name
 
     def group(self, name: str) -> Group:
@@ -136,7 +136,7 @@ class Parameters(Tensors):
         source, target = e.tiers
         state = (value, target, name)
         if source != target and verb not in ("offload", "fetch"):
-            raise Outside(e.path, f"tier = {e.tier}: not in the kernel of ops")
+            raise Outside(e.path, f"tier = {e.tier}: not in the kernel")
         if verb in ("accumulate", "reduce"):
             self.check_merging(e, name)
         if verb == "publish" and e.where:
@@ -196,14 +196,14 @@ class Parameters(Tensors):
         elif verb == "load":
             self.loaded(e, name)
         else:
-            raise Outside(e.path, f"{verb} of {value}: not in the kernel of ops")
+            raise Outside(e.path, f"{verb} of {value}: not in the kernel")
 
     def stored(self, e: Event, name: str) -> None:
         """What a checkpoint gets of a state."""
         disk = self.slot("disk", e.value, name)
         cell = self.state(e.value, e.tiers[0], name)
         if not {a for a, way in cell.split.items() if way not in self.dims_of(name)} <= {c.axis for c in e.where}:
-            raise Outside(e.path, "a rank stores more than its own: not in the kernel of ops")
+            raise Outside(e.path, "a rank stores more than its own: not in the kernel")
         self.disk[e.value, name] = self.owned(e, name, cell, disk)
 
     def loaded(self, e: Event, name: str) -> None:
@@ -251,23 +251,23 @@ class Parameters(Tensors):
         """Raise Outside if a largest value is merged as if it were a sum, or a sum as a largest value."""
         told = ("max",) if self.largest(name) else ("", "sum", *(["mean"] if e.verb == "reduce" else []))
         if e.op not in told or (self.largest(name) and e.divisor != ONE):
-            raise Outside(e.path, f"op = {e.op}, divisor = {e.divisor}: not in the kernel of ops")
+            raise Outside(e.path, f"op = {e.op}, divisor = {e.divisor}: not in the kernel")
 
     def statistic(self, e: Event, name: str) -> Cell:
         """What the tokens of a rank add to a statistic in a microbatch."""
         group = self.group(name)
         if not group.statistic or e.where or e.tier != "device" or (self.largest(name) and e.divisor != ONE):
-            raise Outside(e.path, "it is divided, or taken by some ranks or on another tier: not in the kernel of ops")
+            raise Outside(e.path, "it is divided, or taken by some ranks or on another tier: not in the kernel")
         divided = dict(e.divisor.powers)
         counts = self.by_count(divided, "loss")
         by = {n: -q for n, q in divided.items()}
         if counts and (group.taken or group.merge != "mean"):
-            raise Outside(e.path, "it is divided by a count of tokens: not in the kernel of ops")
+            raise Outside(e.path, "it is divided by a count of tokens: not in the kernel")
         if group.taken:
             return self.scaled(by, self.read(group.taken))
         (op,) = (op for op in self.graph.ops if op.kind == "unit" and op.unit == group.unit)
         if op.output not in self.entered:
-            raise Outside(e.path, "a statistic of what has not been read: not in the kernel of ops")
+            raise Outside(e.path, "a statistic of what has not been read: not in the kernel")
         value = statistic(self, self.graph, op, name, self.entered[op.output], group.merge)
         return self.scaled(by, value) if group.merge != "mean" else self.over_tokens(by, value, counts)
 
@@ -276,7 +276,7 @@ class Parameters(Tensors):
         powers = dict(e.divisor.powers)
         scales = powers.pop("loss_scale", 0)
         if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
-            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel of ops")
+            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel")
         if scales:
             gradient = self.einsum([gradient, self.row(INVERSE, (), [self.counter("loss_scale")])], ())
         return self.scaled({n: -q for n, q in powers.items()}, gradient)
@@ -288,9 +288,9 @@ class Parameters(Tensors):
         numbers, where of copies that are alike one counts.
         """
         if what in self.totals or e.divisor != ONE:
-            raise Outside(e.path, f"the {what} has been read before, or is divided: not in the kernel of ops")
+            raise Outside(e.path, f"the {what} has been read before, or is divided: not in the kernel")
         if name not in self.trained or (what == SKIP and not self.reference.skip):
-            raise Outside(e.path, f"the single device's {what} has no part of it: not in the kernel of ops")
+            raise Outside(e.path, f"the single device's {what} has no part of it: not in the kernel")
         part = self.owned(e, name, self.state("grad_sum", e.tiers[0], name))
         if what == SKIP:
             for axis in (a for a in self.flagged_over if a not in part.split):
@@ -343,7 +343,7 @@ class Parameters(Tensors):
     def on_counter(self, e: Event) -> None:
         """A counter is read, moved, stored or loaded."""
         if e.value not in self.alone.counters:
-            raise Outside(e.path, f"the single device has no {e.value}: not in the kernel of ops")
+            raise Outside(e.path, f"the single device has no {e.value}: not in the kernel")
         counter, slot = self.counter(e.value), self.slot("disk", e.value)
         self.begin("counter", e.value, e.verb)
         if e.verb == "assign" and e.phase == "init":
@@ -359,7 +359,7 @@ class Parameters(Tensors):
             there = self.slot("copy", e.value, *e.axes) if self.looping else counter.slot
             self.moved(e, self.sent("all_gather", e.axes, ROOT, "", counter, there))
         else:
-            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel of ops")
+            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel")
 
     def moved(self, e: Event, cell: Cell) -> None:
         """A counter is this for what follows in its phase."""

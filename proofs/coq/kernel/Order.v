@@ -7,7 +7,7 @@
 
 From Coq Require Import Arith Lia Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.ops Require Import Machine Meaning Trie Check.
+From Placealg.kernel Require Import Machine Meaning Trie Check.
 Open Scope nat_scope.
 
 Section Order.

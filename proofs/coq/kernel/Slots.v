@@ -6,7 +6,7 @@
 
 From Coq Require Import Arith Lia Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.ops Require Import Machine Meaning Trie Kinds Sends Check Infer Order.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Order.
 Open Scope nat_scope.
 
 Lemma slot_eqb_eq s s' : slot_eqb s s' = true <-> s = s'.

@@ -75,6 +75,7 @@ Print Assumptions Rationals.sum_for_mean_for_every_n.
 Print Assumptions kernel.Kinds.einsum_sound.
 Print Assumptions kernel.Kinds.row_sound.
 Print Assumptions kernel.Sends.send_sound.
+Print Assumptions kernel.Sends.summed_full.
 Print Assumptions kernel.Order.ordered_solves.
 Print Assumptions kernel.Infer.infer_sound.
 Print Assumptions kernel.Slots.instrs_sound.

@@ -125,11 +125,11 @@ class Count:
 
 
 def counted(strategy: str, mutants: Iterable[Mutant],
-            ask: Callable[[Step, Strategy, Model], Kernel] = kernel) -> Count:
+            ask: Callable[[Step], Kernel] = kernel) -> Count:
     """What the two say of the mutants of a strategy's program."""
-    chosen, on, count = strategy_of(strategy), model_of(strategy), Count()
+    count = Count()
     for mutant in mutants:
-        found = ask(mutant.step, chosen, on)
+        found = ask(mutant.step)
         if found.accepted is None:
             count.outside[found.reason.rpartition(": ")[2]] += 1
             continue

@@ -1,9 +1,9 @@
 """The kernel's semantics as it runs: a program on a small mesh, rank by rank, beside the single device.
 
-What runs is `Semantics.v` itself, which Coq extracts as data beside the checker (`semantics.json`); only the world is
-given here: sizes, owners, tokens, and a model and an optimizer of which nothing is known, each function a digest of its
-arguments modulo a prime. So the semantics, which the theorem speaks of, can be held against the simulator, which the
-prover is held against.
+What runs is `Machine.v` and `Meaning.v` themselves, which Coq extracts as data beside the checker (`semantics.json`);
+only the world is given here: sizes, owners, numbers, and functions of rows of which nothing is known, each a digest of
+the rows that it reads modulo a prime. So the semantics, which the theorem speaks of, can be held against the simulator,
+which the prover is held against.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,12 @@ from in_python import Translation, apply
 
 from placealg.errors import InputError
 from placealg.prover.kernel.checker import value
-from placealg.prover.kernel.program import FIELDS
-from placealg.prover.kernel.terms import Term
+from placealg.prover.kernel.coq import atoms_of
+from placealg.prover.kernel.program import Full, Held, Number, Program, Shard, Shared, SRow, term
 
 SEMANTICS = Path(__file__).with_name("semantics.json")
 PRIME = 2**61 - 1
-"""Numbers of a run are residues modulo this prime, in which every count that occurs has an inverse."""
-
-_MEMOISED = {1: 3, 2: 3, 3: 3, 4: 2, 5: 2, 6: 2, 7: 2, 8: 3, 9: 3}
-"""The fields of a memory that are functions, with the number of their arguments."""
+"""Numbers of a run are residues modulo this prime, in which every size that occurs has an inverse."""
 
 
 def native(arguments: int, function: Callable[..., Any], *given: Any) -> Callable[[Any], Any]:
@@ -45,11 +42,13 @@ def native(arguments: int, function: Callable[..., Any], *given: Any) -> Callabl
 
 
 def whole(number: Any) -> int:
-    """A Peano number as an int.
+    """A Peano number, or a binary one, as an int.
 
-    >>> whole(value(3))
-    3
+    >>> whole(value(3)), whole(value(("xI", ("xO", "xH"))))
+    (3, 5)
     """
+    if number[0] in ("XH", "XO", "XI"):
+        return 1 if number[0] == "XH" else 2 * whole(number[1]) + (number[0] == "XI")
     n = 0
     while number[0] == "S":
         number, n = number[1], n + 1
@@ -74,155 +73,167 @@ def digest(*of: Any) -> int:
     return int.from_bytes(hashlib.blake2b(repr(of).encode(), digest_size=8).digest(), "big") % PRIME
 
 
-class Semantics(Translation):
-    """The extracted semantics; what a memory or the reference holds is computed once for all arguments."""
+class Once:
+    """A tensor, of coordinates and positions, or a value, of positions: computed once for what it asks of them."""
 
-    def __init__(self, text: str, axes: int) -> None:
+    def __init__(self, of: Callable[[Any], Any], arguments: int) -> None:
+        self.of, self.arguments, self.root = of, arguments, dict[Any, Any]()
+
+    def at(self, *given: Callable[[Any], Any]) -> Any:
+        """The number there: what was asked before, and answered alike, leads to what was found then."""
+        node = self.root
+        while "asks" in node:
+            k, n = node["asks"]
+            node = node.setdefault(given[k](n), {})
+        if "is" not in node:
+            asked: dict[tuple[int, Any], Any] = {}
+
+            def told(k: int, n: Any) -> Any:
+                if (k, n) not in asked:
+                    asked[k, n] = given[k](n)
+                return asked[k, n]
+
+            found = apply(self.of, [functools.partial(told, k) for k in range(self.arguments)])
+            node = self.root
+            for asking, answer in asked.items():
+                if "asks" not in node:
+                    node["asks"] = asking
+                assert node["asks"] == asking
+                node = node.setdefault(answer, {})
+            node["is"] = found
+        return node["is"]
+
+    def __call__(self, first: Any) -> Any:
+        return self.at(first) if self.arguments == 1 else lambda second: self.at(first, second)
+
+
+class Semantics(Translation):
+    """The extracted semantics; what is stored, and what the single device makes, is computed once."""
+
+    def __init__(self, text: str) -> None:
         try:
             found = json.loads(text)
             super().__init__(dict(found["terms"]))
         except (ValueError, KeyError, TypeError):
             raise InputError("semantics.json is no extracted semantics: run make coq") from None
         self.sources = found["sources"]
-        self.axes = axes
-        self.defined: dict[str, Any] = {"remembered": self._remembered}
+        self.defined: dict[str, Any] = {}
+        self.kept: dict[Any, tuple[Any, Any]] = {}
         exec(self.text(), self.defined)
-        for name in _REFERENCE:
-            known = self.names[name]
-            self.defined[known] = self._single(self.defined[known], name)
+        for name, arguments in (("apply", 2), ("computed", 1), ("store", 2), ("accumulate", 2)):
+            self.defined[self.names[name]] = self._remembered(self.defined[self.names[name]], arguments)
+        for name in ("run_line", "reference", "run", "store", "accumulate"):
+            self.defined[self.names[name]] = self._single(name)
+
+    def _remembered(self, plain: Callable[..., Any], arguments: int) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            made = plain(*given)
+            return made if isinstance(made, Once) else Once(made, arguments)
+        return call
+
+    def _single(self, name: str) -> Callable[..., Any]:
+        plain = self.defined[self.names[name]]
+
+        def call(*given: Any) -> Any:
+            key = (name, *(id(x) if callable(x) or x[0] in _LONG else x for x in given))
+            if key not in self.kept:
+                self.kept[key] = (plain(*given), given)
+            return self.kept[key][0]
+        return call
 
     def value(self, name: str) -> Any:
         """The value of a name."""
         return eval(self.named(name), self.defined)
 
-    def construct(self, name: str, args: Sequence[str]) -> str:
-        """A memory remembers what was computed of it."""
-        made = super().construct(name, args)
-        return f"remembered({made})" if name == "Memory" else made
 
-    def _single(self, plain: Callable[..., Any], name: str) -> Callable[..., Any]:
-        found: dict[Any, tuple[Any, Any]] = {}
-
-        def call(*given: Any) -> Any:
-            key = tuple(id(x) if callable(x) or x[0] in _LONG else x for x in given)
-            if key not in found:
-                made = plain(*given)
-                if name == "reference":
-                    made = ("Pair", made[1], self.once(made[2], 1))
-                found[key] = (made, given)
-            return found[key][0]
-        return call
-
-    def _remembered(self, memory: Any) -> Any:
-        return (memory[0], *(self.once(field, _MEMOISED[k]) if k in _MEMOISED else field
-                             for k, field in enumerate(memory[1:], 1)))
-
-    def once(self, function: Callable[[Any], Any], arguments: int) -> Callable[[Any], Any]:
-        """A function that is computed once for all arguments; a rank is told by its coordinates."""
-        found: dict[Any, Any] = {}
-
-        def call(*given: Any) -> Any:
-            key = tuple(map(self._key, given))
-            if key not in found:
-                found[key] = apply(function, given)
-            return found[key]
-        return native(arguments, call)
-
-    def _key(self, argument: Any) -> Any:
-        if callable(argument):
-            return tuple(argument(value(a)) for a in range(self.axes))
-        return argument
-
-
-_LONG = frozenset(("Build_world", "Program"))
-_REFERENCE = ("reference", "gradient", "norm")
-"""What the single device computes; functions are told apart as they are made."""
+_LONG = ("World", "Program", "Build_CRing", "Line", "Cons", "Moment")
+"""Constructors of what is told apart as it is made."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One small world: axis sizes in the program's order, microbatches, instances of a repeated unit, its elements."""
+    """One small world: sizes of axes in the program's order, microbatches, instances of a repeated unit."""
 
     sizes: tuple[int, ...]
     microbatches: int = 1
     layers: int = 2
-    elements: int = 2
 
-    def term(self, program: Mapping[str, Any]) -> Any:
+    def term(self, program: Program) -> Any:
         """The world as the extracted programs read it."""
-        data: list[int] = program["data"]
-        cells = list(itertools.product(*(range(self.sizes[a]) for a in data)))
-        repeated, indices = program["repeated"], range(self.elements)
-        elements = [(g, layer, k) for g, group in enumerate(program["groups"])
-                    for layer in range(self.layers if repeated[group[1][0]] else 1) for k in indices]
+        sizes = (self.microbatches, *self.sizes)
+        touch, like = program.on.touch, program.on.like
+        batch = {k.way for h in program.data for k in h.lying if isinstance(k, Shard)}
+        overs = {x.second.made.function: x.second.made.over for stretch in program.alone for x in stretch.lines
+                 if isinstance(x.second.made, SRow)}
+        atoms = atoms_of(term(program), sizes, PRIME)
 
-        def tokens(t: int, j: int) -> list[Any]:
-            count = [2 if program["equal"] else 1 + digest("count", t, j, cell) % 3 for cell in cells]
-            return [(t, j, cell, n, loss) for loss in range(1 + program["further"])
-                    for cell, many in zip(cells, count, strict=True) for n in range(many + loss)]
+        def reads(way: int) -> tuple[int, ...]:
+            return touch[way] if way < len(touch) else (way,)
 
-        def home(x: Any, a: Any) -> Any:
-            axis = whole(a)
-            return value(x[2][data.index(axis)] if axis in data else 0)
+        def extent(d: Any) -> int:
+            return int(2 ** len(sizes)) if whole(d) in batch else 2
 
-        def size(a: Any) -> Any:
-            axis = whole(a)
-            return value(self.sizes[axis] if axis < len(self.sizes) else 1)
+        def home(a: Any, way: Any, i: Any) -> Any:
+            axis, dims = whole(a), reads(whole(way))
+            if len(dims) > 3:
+                return value(0)
+            at = sum(whole(i(value(d))) for d in dims)
+            one = dims == (whole(way),) and like[whole(way)] in batch
+            return value(((at >> axis) if one else at + axis) % sizes[axis])
 
-        def owner(s: Any, c: Any, a: Any, i: Any) -> Any:
-            axis, layout = whole(a), whole(s)
-            turn = sum(i) + i[2] // 3 + axis + layout * (1 + i[2]) + whole(c) * (layout + i[2])
-            return value(turn % self.sizes[axis] if axis < len(self.sizes) else 0)
+        def fn(f: Any, t: Any, layer: Any, i: Any, vs: Any) -> int:
+            over = overs.get(whole(f), ())
+            rows = []
+            for at in itertools.product(*(range(extent(value(d))) for d in over)):
+                chosen = {value(d): value(n) for d, n in zip(over, at, strict=True)}
+                rows.append([v(lambda d, chosen=chosen: chosen.get(d) or i(d)) for v in listed(vs)])
+            return digest(whole(f), whole(t), whole(layer), rows)
 
-        def plain(*of: Any) -> tuple[Any, ...]:
-            return tuple(tuple(listed(x)) if isinstance(x, tuple) and x[:1] in (("Cons",), ("Nil",)) else x for x in of)
+        lying: dict[int, set[int]] = {}
+        for h in (*program.given, *program.data, *(pair.second for pair in program.rest)):
+            for kind in h.lying:
+                if isinstance(kind, Shard) and len(reads(kind.way)) <= 3:
+                    lying.setdefault(int(h.value), set()).update(reads(kind.way))
 
-        def hashed(name: str, arguments: int) -> Callable[[Any], Any]:
-            return native(arguments, lambda *of: digest(name, plain(*of)))
+        def outside(n: Any, t: Any, layer: Any, i: Any) -> int:
+            dims = sorted(lying.get(whole(n), ()))
+            return digest("outside", whole(n), whole(t), whole(layer), [whole(i(value(d))) for d in dims])
 
-        def at(rank: Callable[[Any], Any]) -> tuple[Any, ...]:
-            return tuple(whole(rank(value(a))) for a in range(len(self.sizes)))
+        begins = {int(pair.first): pair.second for pair in program.begins}
+        given = {int(h.value): h for h in program.given}
+        data = {int(h.value): h for h in program.data}
 
-        ring = ("Build_CRing", 0, 1, native(2, lambda a, b: (a + b) % PRIME), native(2, lambda a, b: a * b % PRIME),
-                native(2, lambda a, b: (a - b) % PRIME), native(1, lambda a: -a % PRIME),
-                native(2, lambda a, b: ("Left",) if a == b else ("Right",)))
-        return (
-            "Build_world", native(1, size), items(elements), native(1, lambda i: value(i[0])),
-            native(1, lambda i: value(i[1])), native(1, lambda i: value(i[2] // 2)), native(4, owner),
-            value(self.microbatches), native(2, lambda t, j: items(tokens(whole(t), whole(j)))),
-            native(1, lambda x: value(x[4])), native(2, home), ring,
-            native(1, lambda n: pow(whole(n), -1, PRIME) if n[0] == "S" else 0),
-            native(2, max),
-            native(1, lambda u: value(self.layers)),
-            hashed("weight", 1), hashed("moments", 1), hashed("input", 1), hashed("forward", 6), hashed("seed", 2),
-            hashed("backward", 6), hashed("gamma", 7), hashed("statistic", 5),
-            native(1, lambda n: 1 + digest("padding", n) % 1000),
-            native(1, lambda n: pow(1 + digest("padding", n) % 1000, -1, PRIME)),
-            native(1, lambda n: 1 + digest("scale", n) % 1000),
-            native(1, lambda n: pow(1 + digest("scale", n) % 1000, -1, PRIME)),
-            native(2, lambda n, out: value((0 if out == ("True",) else whole(n) + 1) % 7)), hashed("measure", 2),
-            native(2, lambda i, g: ("True",) if digest("overflow", i, g) % 9 == 0 else ("False",)), hashed("clip", 2),
-            native(6, lambda *of: ("Pair", digest("master", plain(*of)), digest("moments", plain(*of)))),
-            hashed("average", 3), native(3, lambda c, r, i: ("Inl", digest("junk", whole(c), at(r), i))),
-            native(2, lambda c, r: value(50 + whole(c) % 7)),
-            native(3, lambda c, g, r: digest("norm", whole(c), at(r))),
-            native(3, lambda c, g, r: ("True",)), native(2, lambda n, r: digest("junk scale", whole(n), at(r))),
-            native(3, lambda c, n, r: value(60 + whole(c) % 7)), native(2, lambda r, x: digest("flow", at(r), x)))
+        def free(t: Any, n: Any, layer: Any, i: Any) -> int:
+            return outside(value(term(begins[whole(n)])) if t[0] == "O" and whole(n) in begins else n, t, layer, i)
+
+        def come(start: Any, n: Any, t: Any, layer: Any, r: Any, i: Any) -> int:
+            held = (given if start == ("True",) else data)[whole(n)]
+            own = all(r(value(a)) == home(value(a), value(kind.way), i) for a, kind in enumerate(held.lying)
+                      if isinstance(kind, Shard))
+            return free(value(0) if start == ("True",) else t, n, layer, i) if own else digest(
+                "elsewhere", whole(n), [whole(r(value(a))) for a in range(len(sizes))])
+
+        return native(4, free), ring(), (
+            "World", native(1, lambda a: value(sizes[whole(a)])), native(1, lambda d: value(extent(d))),
+            native(3, home), native(1, lambda _: value(self.layers)),
+            native(1, lambda k: atoms[whole(k)]), native(1, lambda k: pow(atoms[whole(k)], -1, PRIME)),
+            native(5, fn), native(6, come),
+            native(3, lambda path, r, _: digest("junk", [whole(n) for n in listed(path)],
+                                                [whole(r(value(a))) for a in range(len(sizes))])))
 
 
-def items(found: list[Any]) -> Any:
-    """A list of values as a list of the extracted programs."""
-    made: Any = ("Nil",)
-    for x in reversed(found):
-        made = ("Cons", x, made)
-    return made
+def ring() -> Any:
+    """The residues as the extracted programs read a ring."""
+    return ("Build_CRing", 0, 1, native(2, lambda a, b: (a + b) % PRIME), native(2, lambda a, b: a * b % PRIME),
+            native(2, lambda a, b: (a - b) % PRIME), native(1, lambda a: -a % PRIME),
+            native(2, lambda a, b: ("Left",) if a == b else ("Right",)))
 
 
 @dataclass(slots=True)
 class Run:
     """A program in a world: `wrong` tells what `correct` says that does not hold there."""
 
-    program: tuple[Term, ...]
+    program: Program
     world: World
     steps: int = 1
 
@@ -236,46 +247,38 @@ class Run:
             sys.setrecursionlimit(limit)
 
     def _differences(self) -> Iterator[str]:
-        fields = dict(zip(FIELDS, self.program[1:], strict=True))
-        machine = Semantics(_text(), len(self.world.sizes))
-        w, p = self.world.term(fields), value(self.program)
-
-        def ask(name: str, *of: Any) -> Any:
-            return apply(machine.value(name), [*of])
-
-        ranks = [native(1, functools.partial(_coordinate, at))
-                 for at in itertools.product(*map(range, self.world.sizes))]
-        elements = listed(w[2])
-        groups: list[Any] = fields["groups"]  # type: ignore[assignment]
-        for stopping in (False, True) if fields["resume"] else (False,):
-            stops = native(1, lambda _, stopping=stopping: ("True",) if stopping else ("False",))
+        machine, p = Semantics(_text()), value(term(self.program))
+        free, numbers, w = self.world.term(self.program)
+        run, truth = machine.value("run"), machine.value("truth")
+        sizes = (self.world.microbatches, *self.world.sizes)
+        ranks = [native(1, functools.partial(_coordinate, at)) for at in itertools.product(*map(range, sizes))]
+        saves = bool(self.program.resume)
+        for pause in ("On", "Stopped") if saves else ("On",):
             for t in range(self.steps + 1):
-                m, now = ask("run", w, p, stops, value(t)), f"step {t}{', resumed' * stopping}"
-                held = m[1]
-                truth = {(v, i): ask("truth", w, p, (v,), value(t), i)
-                         for v in ("Weight", "Moments", "Average") for i in elements}
-                for i, r in itertools.product(elements, ranks):
-                    _, _, rests, lies, _, _, average = groups[i[0]]
-                    for v, place, tier in (("Weight", rests, lies), *([("Average", *average[1:])]
-                                                                     if average != "NoAverage" else [])):
-                        got = apply(held, [("At", (v,), (tier,)), r, i])
-                        if ask("sat", w, value(place), r, i) == ("True",) and got != ("Some", truth[v, i]):
-                            yield f"{now}: {v} of {i} at rest"
-                    for v in ("Weight", "Moments", *(["Average"] if average != "NoAverage" else [])):
-                        got = apply(held, [("At", (v,), ("Disk",)), r, i])
-                        if got not in (("None",), ("Some", truth[v, i])):
-                            yield f"{now}: {v} of {i} in the checkpoint"
-                if fields["resume"]:
-                    for c in ("Step", "Stream", *(["LossScale"] if fields["scales"] else [])):
-                        tick = ("Some", ask("ticks_of", w, p, (c,), value(t)))
-                        got = [apply(m[3], [(c,), ("True",), r]) for r in ranks]
-                        if got[0] != tick or any(n not in (("None",), tick) for n in got):
-                            yield f"{now}: {c} in the checkpoint"
-                for read in listed(ask("step", w, p, value(t), m)[10]):
-                    (_, (_, unit, layer), view) = read
-                    for i in listed(ask("needs", w, p, unit, layer)):
-                        if any(apply(view, [r, i]) != ("Some", truth["Weight", i]) for r in ranks):
-                            yield f"{now}: {i} as unit {whole(unit)} reads it"
+                memory = apply(run, [numbers, w, p, native(1, lambda _, pause=pause: (pause,)), value(t)])
+                for pair in self.program.rest:
+                    slot, held = pair.first, pair.second
+                    for layer in range(self.world.layers if held.per else 1):
+                        inst = value(0 if isinstance(slot, Shared) else layer)
+                        right = apply(truth, [numbers, w, p, free, value(term(Number(held.value))), value(t),
+                                              value(layer)])
+                        found = apply(memory, [value(term(slot)), inst])
+                        for i, r in itertools.product(self._positions(held, w), ranks):
+                            if _holds(held, w, r, i) and apply(found, [r, i]) != right(i):
+                                yield f"step {t}{', resumed' * (pause == 'Stopped')}: value {int(held.value)} at rest"
+
+    def _positions(self, held: Held, w: Any) -> Iterator[Callable[[Any], Any]]:
+        touch = self.program.on.touch
+        dims = sorted({d for k in held.lying if isinstance(k, Shard) for d in touch[k.way]})
+        for at in itertools.product(*(range(whole(w[2](value(d)))) for d in dims)):
+            chosen = {value(d): value(n) for d, n in zip(dims, at, strict=True)}
+            yield lambda d, chosen=chosen: chosen.get(d, value(0))
+
+
+def _holds(held: Held, w: Any, r: Any, i: Any) -> bool:
+    """Whether a rank has its own there."""
+    return all(isinstance(kind, Full) or r(value(a)) == apply(w[3], [value(a), value(kind.way), i])
+               for a, kind in enumerate(held.lying) if isinstance(kind, (Full, Shard)))
 
 
 def _coordinate(at: tuple[int, ...], a: Any) -> Any:

@@ -63,7 +63,8 @@ class World:
     def term(self, program: Term) -> str:
         """The arguments of `tells_wrong` behind the program. A size is written as the one before it."""
         sizes = "; ".join(str(n - 1) for n in (self.microbatches, *self.sizes))
-        atoms = "; ".join(f"({x}, {pow(x, -1, _PRIME)})" for x in atoms_of(program))
+        found = atoms_of(program, (self.microbatches, *self.sizes), _PRIME)
+        atoms = "; ".join(f"({x}, {pow(x, -1, _PRIME)})" for x in found)
         at = "; ".join(f"[{'; '.join(str(k >> d & 1) for d in range(_DIMS))}]" for k in _POSITIONS)
         return f"[{sizes}] 2 {self.layers} [{atoms}]%Z {str(self.stops).lower()} {self.steps} [{at}]"
 
@@ -78,20 +79,23 @@ _POSITIONS = (0, 2**_DIMS - 1, 0b010101010101, 0b101010101010)
 """The dims, and of each bit by bit the positions, at which a run is looked at."""
 
 
-def atoms_of(program: Term) -> list[int]:
-    """Residues for the atoms of a program, by which the products that it takes for 1 are 1.
+def atoms_of(program: Any, sizes: Sequence[int], prime: int) -> list[int]:
+    """Residues for the atoms of a program: those that are sizes, and by which the products that it takes for 1 are 1.
 
-    >>> atoms_of(("Program", "on", [[("pair", 1, 0), ("pair", 0, 1), ("pair", 0, 1)]]))[:3]
-    [15, 3, 5]
+    >>> one = [("pair", 1, 0), ("pair", 0, 1), ("pair", 0, 1)]
+    >>> atoms_of(("Program", ("Mesh", 2, [], [], [("pair", 1, 2)]), [one]), (1, 4), 10007)[:3]
+    [12, 3, 4]
     """
     found = list(_ATOMS)
-    ones: Any = program[2] if isinstance(program, tuple) and len(program) > 2 else []
+    _, (*_, sized), ones, *_ = program
+    for _, axis, atom in sized:
+        found[atom] = sizes[axis]
     for one in ones:
-        powers = [pair[1] - pair[2] for pair in one]
+        powers = [above - below for _, above, below in one]
         solved = next((k for k, power in enumerate(powers) if power == 1), None)
         if solved is not None:
-            others = (pow(found[k], power, _PRIME) for k, power in enumerate(powers) if k != solved)
-            found[solved] = pow(math.prod(others), -1, _PRIME)
+            others = (pow(found[k], power, prime) for k, power in enumerate(powers) if k != solved)
+            found[solved] = pow(math.prod(others), -1, prime)
     return found
 
 

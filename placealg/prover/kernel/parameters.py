@@ -217,8 +217,11 @@ class Parameters(Tensors):
         part = self.owned(e, name, self.state("grad", e.tiers[0], name))
         if name in self.zeroed:  # what begins nowhere else is added up nowhere else
             part = self.owned(self.zeroed[name], name, part)
-        part, total = self.copied(part, self.slot("added", name)), self.slot("grad_sum", e.tiers[1], name)
-        self.sums.append(Pair(part.slot, total))
+        added, total = self.slot("added", name), self.slot("grad_sum", e.tiers[1], name)
+        if Pair(added, total) in self.sums:  # it is added to what this microbatch has added
+            part = self.add([replace(part, slot=added), part])
+        part = self.copied(part, added)
+        self.sums = [*(pair for pair in self.sums if pair.second != total), Pair(added, total)]
         whole = {a: w for a, w in part.split.items() if a != MICRO}
         self.copies["grad_sum", e.tiers[1], name] = (Cell(total, part.value, whole),)
 

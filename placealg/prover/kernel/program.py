@@ -231,11 +231,15 @@ class Microbatches:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The axes, axis 0 included; for each dim the first that is like it; for each way the dims that it reads."""
+    """The axes, axis 0 included; for each dim the first that is like it; for each way the dims that it reads.
+
+    `sized` are pairs of an axis and the atom that is its number of ranks; along axis 0, of microbatches.
+    """
 
     axes: int
     like: tuple[int, ...]
     touch: tuple[tuple[int, ...], ...]
+    sized: tuple[Pair, ...]
 
 
 @dataclass(frozen=True, slots=True)

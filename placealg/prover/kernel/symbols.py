@@ -45,9 +45,13 @@ class Symbols:
         """The number of a unit that has several instances."""
         return self.units.setdefault(name, len(self.units))
 
+    def atom(self, name: str) -> int:
+        """The number of a size or a count."""
+        return self.atoms.setdefault(name, len(self.atoms))
+
     def powers(self, factor: Mapping[str, int]) -> Powers:
         """A monomial."""
-        at = {self.atoms.setdefault(name, len(self.atoms)): n for name, n in factor.items() if n}
+        at = {self.atom(name): n for name, n in factor.items() if n}
         return tuple(Pair(max(at.get(k, 0), 0), max(-at.get(k, 0), 0)) for k in range(max(at, default=-1) + 1))
 
     def names(self, renamed: Mapping[str, str]) -> tuple[Pair, ...]:

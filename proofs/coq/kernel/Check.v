@@ -38,6 +38,8 @@ Definition add_kind (split : option nat) (ks : list kind) : option kind :=
   | None => if forallb is_full ks then Some Full else if forallb is_part ks then Some Part else None
   end.
 
+Definition atom_of (k : nat) : mono := repeat (0, 0) k ++ [(1, 0)].
+
 Section Checker.
 Variables (g : mesh) (ones : list mono).
 Definition per_axis (rule : nat -> option kind) : option (list kind) := sequence (map rule (seq 0 (axes g))).
@@ -67,8 +69,10 @@ Definition infer (o : op) (ts : list fact) : option fact :=
   | Rename p => match ts with [t] => with_factor (factor t) (per_axis (fun a => rename_kind p (kind_at t a))) | _ =>
     None end
   | Send a s => match ts with
-    | [t] => if (a <? axes g) && negb (a =? 0) then with_factor (factor t)
-        (per_axis (fun b => if b =? a then sent_kind s (kind_at t a) else Some (kind_at t b))) else None
+    | [t] => if (a <? axes g) && negb (a =? 0) then match s, kind_at t a, find (fun q => fst q =? a) (sized g) with
+        | AllReduce, Full, Some q => Some (Fact (kinds t) (reduced ones (mono_times (atom_of (snd q)) (factor t))))
+        | _, _, _ => with_factor (factor t)
+            (per_axis (fun b => if b =? a then sent_kind s (kind_at t a) else Some (kind_at t b))) end else None
     | _ => None end
   end.
 

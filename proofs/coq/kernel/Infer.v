@@ -78,6 +78,13 @@ Proof.
   apply value_cancels in H; rewrite value_times, O in H; rewrite <- H; ring.
 Qed.
 
+Lemma value_atom k : value (atom_of k) = atom k.
+Proof.
+  unfold Machine.value, atom_of; assert (G : forall n, value_from n (repeat (0, 0) k ++ [(1, 0)]) = atom (n + k)).
+  { induction k as [|k IH]; intros n; cbn; [rewrite Nat.add_0_r; ring|].
+    rewrite IH; replace (S n + k) with (n + S k) by lia; ring. }
+  exact (G 0).
+Qed.
 Lemma value_reduced m : value (reduced (ones p) m) = value m.
 Proof. unfold reduced; destruct (is_one (ones p) m) eqn:O; [|easy]; now rewrite (value_one m O). Qed.
 
@@ -375,20 +382,34 @@ Proof.
     intros r i; apply (rename_sound q all_axes (kind_at t0)); [exact (per_axis_kinds _ _ _ P)|apply M].
   - destruct ks as [|[[x v] t0] [|? ?]]; try discriminate; cbn [map snd].
     destruct (a <? axes g) eqn:small; [|discriminate]; destruct (negb _); [|discriminate]; cbn [andb].
-    destruct (per_axis _ _) as [kd|] eqn:P; [|discriminate]; cbn; intros R; inversion R; subst; clear R.
-    destruct (C _ (or_introl eq_refl)) as [Ex M]; cbn in Ex, M; split; [now apply send_ext|].
-    apply Nat.ltb_lt in small; assert (ina : In a all_axes) by (apply in_seq; lia).
-    intros r i. assert (Q := per_axis_kinds _ _ (factor t0) P).
-    pose (T' := fun b => if b <? axes g then kind_at (Fact kd (factor t0)) b else kind_at t0 b).
-    assert (S : den all_axes T' (send size home spare a s x) r i (value (factor t0) * v i)%ring).
-    { apply (send_sound size home touches size_pos home_ok home_touches spare a s _ (kind_at t0)); auto using seq_NoDup.
-      - specialize (Q a ina); cbn beta in Q; rewrite Nat.eqb_refl in Q; rewrite Q; unfold T';
-        apply Nat.ltb_lt in small; now rewrite small.
-      - intros b apart; unfold T'; destruct (b <? axes g) eqn:I; [|easy]; apply Nat.ltb_lt in I.
-        specialize (Q b ltac:(apply in_seq; lia)); cbn beta in Q; apply Nat.eqb_neq in apart; rewrite apart in Q;
-          now inversion Q. }
-    assert (same : forall b, In b all_axes -> T' b = kind_at (Fact kd (factor t0)) b).
-    { intros b inb; apply in_seq in inb; unfold T'; destruct (Nat.ltb_spec b (axes g)); [easy|lia]. }
-    now apply (den_kinds all_axes T').
+    destruct (C _ (or_introl eq_refl)) as [Ex M]; cbn in Ex, M; apply Nat.ltb_lt in small.
+    assert (ina : In a all_axes) by (apply in_seq; lia).
+    assert (N : with_factor (factor t0) (per_axis g (fun b => if b =? a then sent_kind s (kind_at t0 a)
+      else Some (kind_at t0 b))) = Some t -> means (send size home spare a s x) v t).
+    { destruct (per_axis _ _) as [kd|] eqn:P; [|discriminate]; cbn; intros R; inversion R; subst; clear R.
+      split; [now apply send_ext|]; intros r i. assert (Q := per_axis_kinds _ _ (factor t0) P).
+      pose (T' := fun b => if b <? axes g then kind_at (Fact kd (factor t0)) b else kind_at t0 b).
+      assert (S : den all_axes T' (send size home spare a s x) r i (value (factor t0) * v i)%ring).
+      { apply (send_sound size home touches size_pos home_ok home_touches spare a s _ (kind_at t0));
+          auto using seq_NoDup.
+        - specialize (Q a ina); cbn beta in Q; rewrite Nat.eqb_refl in Q; rewrite Q; unfold T';
+          apply Nat.ltb_lt in small; now rewrite small.
+        - intros b apart; unfold T'; destruct (b <? axes g) eqn:I; [|easy]; apply Nat.ltb_lt in I.
+          specialize (Q b ltac:(apply in_seq; lia)); cbn beta in Q; apply Nat.eqb_neq in apart; rewrite apart in Q;
+            now inversion Q. }
+      assert (same : forall b, In b all_axes -> T' b = kind_at (Fact kd (factor t0)) b).
+      { intros b inb; apply in_seq in inb; unfold T'; destruct (Nat.ltb_spec b (axes g)); [easy|lia]. }
+      now apply (den_kinds all_axes T'). }
+    destruct s as [|d|d|d|d d0]; try exact N.
+    destruct (kind_at t0 a) as [|d|] eqn:Kd; try exact N.
+    destruct (find _ (sized g)) as [[b k]|] eqn:Fd; [|exact N].
+    apply find_some in Fd as [inq same]; apply Nat.eqb_eq in same; cbn [fst] in same; subst b.
+    intros R; inversion R; subst; clear R; split; [now apply send_ext|]; intros r i; cbn [factor kinds snd tensors meanings map fst nth].
+    assert (W : (value (reduced (ones p) (mono_times (atom_of k) (factor t0))) * v i)%ring =
+      (sum_list (seq 0 (size a)) (fun _ => 1) * (value (factor t0) * v i))%ring).
+    { rewrite value_reduced, value_times, value_atom, (sized_ok w p ok a k inq); ring. }
+    rewrite W; apply (den_kinds all_axes (kind_at t0)); [easy|].
+    exact (summed_full size home touches size_pos home_touches a x (kind_at t0) all_axes i _ Ex (seq_NoDup _ _) ina Kd r
+      (M r i)).
 Qed.
 End Infer.

@@ -134,8 +134,9 @@ Arguments size {K}. Arguments extent {K}. Arguments home {K}. Arguments layers {
 Arguments inverse {K}. Arguments fn {K}. Arguments input {K}. Arguments junk {K}.
 
 (** Mesh and ways of splitting of a program: how many axes, axis 0 included; which dims are alike (a way along one is
-    the way along the other); which dims a way reads, the dim of its number if there is none. *)
-Record mesh := Mesh { axes : nat; like : list nat; touch : list (list nat) }.
+    the way along the other); which dims a way reads, the dim of its number if there is none; axes, and the atom that is
+    the number of ranks along each. *)
+Record mesh := Mesh { axes : nat; like : list nat; touch : list (list nat); sized : list (nat * nat) }.
 Definition touches (g : mesh) (way : nat) : list nat := nth way (touch g) [way].
 
 (** ** Memory, and how a program changes it. *)

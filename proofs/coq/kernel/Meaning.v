@@ -142,6 +142,7 @@ Record valid : Prop := Valid {
     i d = j e -> home w a d i = home w a e j;
   inverted : forall k, (atom w k * inverse w k)%ring = 1%ring;
   ones_ok : forall m, In m (ones p) -> value (atom w) (inverse w) m = 1%ring;
+  sized_ok : forall a k, In (a, k) (sized (on p)) -> atom w k = sum_list (seq 0 (size w a)) (fun _ => 1%ring);
   rows_ok : forall k u x f over, In (k, (u, x)) lines -> made x = SRow f over ->
     forall t l, whole_rows over (fn w f t l);
   junk_ext : forall path, ext (junk w path)

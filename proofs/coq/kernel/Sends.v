@@ -246,4 +246,36 @@ Proof.
       apply (sum_list_ext K); intros c ins; apply in_seq in ins; apply (D _ (val l T x (put r b c) i)); split; auto;
         apply ag; lia.
 Qed.
+
+(** The sum of what all have alike is as often it as there are ranks. *)
+Theorem summed_full a x T l i k : ext x -> NoDup l -> In a l -> T a = Full -> forall r, den l T x r i k ->
+  den l T (summed a x) r i (sum_list (seq 0 (size a)) (fun _ => 1) * k)%ring.
+Proof.
+  intros E once ina full; set (n := sum_list (seq 0 (size a)) (fun _ => 1%ring)).
+  revert k; induction l as [|b l IH]; [easy|]; intros k r [ag <-].
+  inversion once as [|? ? out once']; subst; unfold den in *.
+  destruct (Nat.eq_dec b a) as [->|apart].
+  - cbn in ag |- *; rewrite full in *.
+    assert (V : forall c, val l T (summed a x) (put r a c) i = (n * val l T x (put r a 0) i)%ring).
+    { intros c; rewrite val_summed by easy.
+      transitivity (sum_list (seq 0 (size a)) (fun _ => (val l T x (put r a 0) i * 1)%ring)).
+      - apply (sum_list_ext K); intros e ins; apply in_seq in ins.
+        rewrite (val_rank l T x _ (put r a e)) by auto using put_twice; rewrite (proj2 (ag e ltac:(lia))); ring.
+      - rewrite (sum_list_times K); unfold n; ring. }
+    split; [|apply V]; intros c small; split; [|now rewrite !V]; apply agree_summed; auto.
+    intros e small'; eapply agree_rank; [exact E| |apply (ag e small')]; intros; symmetry; apply put_twice.
+  - destruct ina as [->|ina]; [congruence|]; cbn in ag |- *.
+    assert (D : forall r k, agree l T x r i /\ val l T x r i = k -> agree l T (summed a x) r i /\
+      val l T (summed a x) r i = (n * k)%ring) by (intros; now apply IH).
+    destruct (T b) as [|d|].
+    + assert (V : forall c, c < size b -> agree l T (summed a x) (put r b c) i /\
+        val l T (summed a x) (put r b c) i = (n * val l T x (put r b 0) i)%ring).
+      { intros c small; apply D; destruct (ag c small); auto. }
+      split; [|apply V, size_pos]; intros c small; split; [now apply V|].
+      rewrite (proj2 (V c small)), (proj2 (V 0 (size_pos b))); reflexivity.
+    + now apply D.
+    + split; [intros c small; now apply (D _ (val l T x (put r b c) i)); split; auto|].
+      rewrite <- (sum_list_times K); apply (sum_list_ext K); intros c ins; apply in_seq in ins.
+      apply (D _ (val l T x (put r b c) i)); split; auto; apply ag; lia.
+Qed.
 End Sends.

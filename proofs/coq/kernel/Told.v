@@ -26,7 +26,7 @@ Definition split := [(0, 0); (1, 0)].
 
 (** Atoms are all tokens, microbatches, ranks, and the tokens of a rank in a microbatch. *)
 Definition with_step (parts : list part) : program := Program
-  (Mesh 2 [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_step [(2, 7)%positive] []
+  (Mesh 2 [] [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_step [(2, 7)%positive] []
   [Held 2 None [Full; Full]] [Held 1 None [Shard 0; Shard 0]]
   [Run [Read 2 weight]] parts [] [] [weight] [(weight, Held 2 None [Full; Full])].
 
@@ -91,6 +91,7 @@ Proof.
   - intros k; cbn [atom inverse world_]; apply inverse_of; unfold atoms; do 4 (destruct k as [|k]; [discriminate|]);
     destruct k; discriminate.
   - intros m [<-|[]]; vm_compute; now apply Qc_is_canon.
+  - intros a k [].
   - intros k u x f over _ _ t l i i' vs ws same V; cbn [fn world_]; unfold rows.
     assert (N : forall n, nth n vs (fun _ => 0%ring) i = nth n ws (fun _ => 0%ring) i').
     { clear -V same; induction V as [|v w vs ws E V IH]; intros [|n]; cbn; auto; apply E; auto; now intros d. }

@@ -44,6 +44,13 @@ Definition same_residue (a b : Residues) : bool := (number_of a =? number_of b)%
 Lemma same_residue_refl a : same_residue a a = true.
 Proof. apply Z.eqb_refl. Qed.
 
+Lemma ones_are n : sum_list (seq 0 n) (fun _ => one : Residues) = of_Z (Z.of_nat n).
+Proof.
+  generalize 0; induction n as [|n IH]; intros s; cbn [seq sum_list]; [reflexivity|]; rewrite IH.
+  apply residue_eq; cbn [plus one Residues add_ number_of of_Z]; unfold add_; cbn [number_of of_Z].
+  rewrite Zplus_mod_idemp_l, Zplus_mod_idemp_r; f_equal; lia.
+Qed.
+
 (** ** The world. *)
 Section World.
 Variables (p : program) (sizes : list nat) (many deep : nat) (atoms : list (Z * Z)).
@@ -103,6 +110,7 @@ Definition unmade (n : positive) : bool := forallb (fun x => negb (fst (target (
 Definition fits_ : bool :=
   one_whole && forallb (fun q => ((fst q * snd q) mod prime =? 1)%Z) atoms && negb (many =? 0)
   && forallb (fun m => same_residue (value atom_ inverse_ m) one) (ones p)
+  && forallb (fun q => same_residue (atom_ (snd q)) (of_Z (Z_of (along_axis (fst q))))) (sized (on p))
   && forallb (fun h => no_part h && unmade (value_of h) && same_list kind_eqb (lying_of true (value_of h)) (lying h))
     (given p)
   && forallb (fun h => no_part h && unmade (value_of h) && same_list kind_eqb (lying_of false (value_of h)) (lying h)
@@ -122,7 +130,7 @@ Hypothesis fits : fits_ = true.
 
 Lemma world_valid given_ : valid (world_with given_) p.
 Proof.
-  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F; destruct F as [[[[[[F1 F2] F3] F4] _] _] _].
+  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F; destruct F as [[[[[[[F1 F2] F3] F4] F5] _] _] _].
   split; cbn [size home world_with extent atom inverse fn junk].
   - intros a; unfold along_axis; lia.
   - intros a d i; apply Nat.mod_upper_bound; unfold along_axis; lia.
@@ -138,6 +146,8 @@ Proof.
       unfold mul_; cbn [number_of of_Z]; rewrite Zmult_mod_idemp_l, Zmult_mod_idemp_r; exact F2.
     + rewrite nth_overflow by easy; reflexivity.
   - intros m inm; rewrite forallb_forall in F4; specialize (F4 _ inm); apply Z.eqb_eq in F4; now apply residue_eq.
+  - intros a k inq; rewrite forallb_forall in F5; specialize (F5 _ inq); cbn [fst snd] in F5; apply Z.eqb_eq in F5.
+    rewrite ones_are; now apply residue_eq.
   - intros k u x f over ins made_ t l i i' vs ws same V; unfold fn_.
     unfold one_whole in F1; rewrite forallb_forall in F1; specialize (F1 _ ins); cbn [snd] in F1.
     rewrite made_ in F1; apply same_list_eq in F1; rewrite <- F1.

@@ -20,7 +20,7 @@ CASES = [("zero1", "abstract"), ("zero3", "gpt"), ("zeropp", "gpt"), ("zero3", "
 
 def program(strategy: str, model: str) -> Term:
     chosen, on = pa.parse_strategy(strategy), resolve_model(model)
-    return kernel(pa.derive(chosen, on), chosen, on).program
+    return kernel(pa.derive(chosen, on)).program
 
 
 @pytest.mark.parametrize(("strategy", "model"), CASES)

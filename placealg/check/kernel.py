@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ from placealg.prover.kernel.coq import (
 )
 from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.printer import printed
-from placealg.prover.kernel.program import term
+from placealg.prover.kernel.program import Program, term
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.theory import coq_version
 from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.step.program import Step
 from placealg.strategy.file import proofs_folder
 
-_RESUME = 10
+_RESUME = 1 + [field.name for field in fields(Program)].index("resume")
 """The place of a program, as a term, that has what resumes it."""
 
 THEOREM = ("gradient", "normalizer", "view", "update", "invariant", "init")

@@ -63,12 +63,11 @@ EDITS: dict[str, Callable[[Step], Step]] = {
     "with shards of each replica's own": lambda step: each_its_own(summed_first(step))}
 """What a program is edited to be."""
 
-CHECKPOINT = "a checkpoint is stored or loaded in another way"
-NORM = "a norm counts by what is held, and where a gradient is held between steps is not followed"
-BEGUN = "a rank begins a sum of gradients that it owns no part of"
+TWICE = "a largest value, or a flag, is taken twice"
+UNREAD = "an op reads what is not there, and nobody reads what it makes"
+EARLY = "tokens are counted before a rank takes its own"
+WHOLE = "what a rank has whole is gathered again, or updated everywhere"
 AGAIN = "a sum of gradients is reduced again in every microbatch, which leaves a mean as it is"
-STILL = "the stream moves before a unit that draws nothing"
-LEFT = "a copy that nobody reads is not freed, and so is there behind the first step, but not before it"
 
 
 def strategy_of(text: str) -> Strategy:
@@ -91,21 +90,16 @@ def program(text: str) -> Step:
 
 def cause(mutant: Mutant) -> str:
     """Why the kernel may reject what the prover proves; "" where nothing is known that would excuse it."""
-    if any(e.phase in ("save", "resume") for e in mutant.events):
-        return CHECKPOINT
-    if any(e.verb == "norm" and e.group for e in mutant.events):
-        return NORM
-    if any(a.verb == "zero" and {*b.where} < {*a.where} for a, b in zip(mutant.events, mutant.instead, strict=False)):
-        return BEGUN
-    if not mutant.instead and all(e.verb == "free" for e in mutant.events):
-        return LEFT
-    if any(e.verb == "reduce" and e.value == "grad_sum" and e.phase in LOOPED for e in mutant.instead):
+    events, reference = (*mutant.events, *mutant.instead), mutant.step.reference
+    if any(e.value == "skip" or (e.group and reference.group(e.group).merge == "max") for e in events):
+        return TWICE
+    if any(e.value == "count" for e in events):
+        return EARLY
+    if all(e.on_tensor and e.verb == "compute" for e in events):
+        return UNREAD
+    if any(e.verb == "reduce" and e.value == "grad_sum" and e.phase in LOOPED for e in events):
         return AGAIN
-    graph, units = mutant.step.reference.graph, mutant.step.reference.units
-    still = any(not any(op.draws for op in graph.of_unit(u.name)) for u in units) and not mutant.step.reference.whole
-    if still and {e.value for e in (*mutant.events, *mutant.instead)} == {"rng"}:
-        return STILL
-    return ""
+    return WHOLE if any(e.verb in ("gather", "update") for e in mutant.instead) else ""
 
 
 @dataclass(slots=True)
@@ -131,7 +125,7 @@ def counted(strategy: str, mutants: Iterable[Mutant],
     for mutant in mutants:
         found = ask(mutant.step)
         if found.accepted is None:
-            count.outside[found.reason.rpartition(": ")[2]] += 1
+            count.outside[re.sub(r"^[\w.]+(\[[\w,]+\])?(#\d+)?: ", "", found.reason)] += 1
             continue
         verdict, _ = overall(examine(mutant.step).verdicts)
         if found.accepted and verdict == PROVED:

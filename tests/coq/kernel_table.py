@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import placealg as pa
@@ -51,14 +51,10 @@ TABLES = {
 """What a strategy may say besides its placement: a name, and the tables of a file."""
 
 MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
-TRUSTED = ("proofs/coq/kernel/Syntax.v", "proofs/coq/kernel/Setting.v", "proofs/coq/kernel/Machine.v",
-           "proofs/coq/kernel/Semantics.v", "placealg/prover/kernel/program.py", "placealg/prover/kernel/fields.py",
-           "placealg/prover/kernel/reference.py", "placealg/prover/kernel/terms.py",
-           "placealg/prover/kernel/whole_units.py", "placealg/prover/kernel/checker.py", "tests/coq/in_python.py")
-OPS_TRUSTED = ("proofs/coq/ops/Machine.v", "proofs/coq/ops/Meaning.v",
-               *(f"placealg/prover/opkernel/{name}.py" for name in (
-                   "program", "symbols", "network", "single", "fields", "instructions", "tensors", "parameters",
-                   "printer")))
+TRUSTED = ("proofs/coq/kernel/Machine.v", "proofs/coq/kernel/Meaning.v",
+           *(f"placealg/prover/kernel/{name}.py" for name in (
+               "program", "symbols", "network", "single", "fields", "loop_ends", "instructions", "tensors",
+               "parameters", "printer", "terms", "checker")), "tests/coq/in_python.py")
 
 NO_PROGRAM = "—"
 
@@ -67,10 +63,10 @@ def answer(strategy: str, model: str, tables: str = "") -> str:
     """What the kernel says of a strategy, with tables of its own, on a model: in a word or in why not."""
     chosen, on = parse_strategy_file(f'base = "{strategy}"\n{tables}').strategy, resolve_model(model)
     try:
-        found = kernel(pa.derive(chosen, on), chosen, on)
+        found = kernel(pa.derive(chosen, on))
     except InputError:
         return NO_PROGRAM
-    return {True: "accepted" + ", as ops" * found.ops, False: "not accepted", None: found.reason}[found.accepted]
+    return {True: "accepted", False: "not accepted", None: found.reason}[found.accepted]
 
 
 def table() -> Iterator[str]:
@@ -82,7 +78,7 @@ def table() -> Iterator[str]:
         cells = []
         for model in MODELS:
             said = answer(strategy, model)
-            if said in ("accepted", "accepted, as ops", "not accepted", NO_PROGRAM):
+            if said in ("accepted", "not accepted", NO_PROGRAM):
                 cells.append(said)
             else:
                 if said not in notes:
@@ -113,15 +109,11 @@ def table() -> Iterator[str]:
     yield "| to be trusted | lines |"
     yield "|---|---|"
     yield from trusted()
-    yield ""
-    yield "| to be trusted of programs of ops, instead | lines |"
-    yield "|---|---|"
-    yield from trusted(OPS_TRUSTED)
 
 
-def trusted(paths: Sequence[str] = TRUSTED) -> Iterator[str]:
+def trusted() -> Iterator[str]:
     """The lines about what has to be trusted."""
-    for path in paths:
+    for path in TRUSTED:
         yield f"| `{path}` | {len((ROOT / path).read_text(encoding='utf-8').splitlines())} |"
 
 

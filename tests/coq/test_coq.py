@@ -159,7 +159,7 @@ def test_a_file_is_short_and_says_what_it_backs(path: Path) -> None:
     assert "What it backs: " in head
     assert "Main statement" in head or path.stem == "Table"
     lines = text.splitlines()
-    assert len(lines) < (400 if path.parent.name in ("kernel", "ops") else 300) or path.stem == "Table"
+    assert len(lines) < (450 if path.parent.name == "kernel" else 300) or path.stem == "Table"
     assert max(map(len, lines)) <= 120
 
 
@@ -219,8 +219,7 @@ def test_the_page_counts_what_is_to_be_trusted() -> None:
     import kernel_table
 
     text = kernel_table.PAGE.read_text(encoding="utf-8")
-    lines = [*kernel_table.trusted(), *kernel_table.trusted(kernel_table.OPS_TRUSTED)]
-    assert [line for line in lines if line not in text] == [], (
+    assert [line for line in kernel_table.trusted() if line not in text] == [], (
         "run: python tests/coq/kernel_table.py --write")
 
 

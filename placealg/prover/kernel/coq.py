@@ -13,7 +13,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.prover.kernel.terms import Term, coq_text
-from placealg.prover.kernel.theory import MODULES, Refused, compiled
+from placealg.prover.kernel.theory import Refused, compiled
 
 _WIDTH = 118
 _KERNEL = "From Coq Require Import PArith ZArith.\nFrom Placealg Require Import Sums.\n" \
@@ -48,7 +48,7 @@ def coq_file(program: Term, about: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A run of `proofs/coq/kernel/World.v`: microbatches and sizes of axes in the program's order, steps, stops or none.
+    """A run of `proofs/coq/kernel/World.v`: sizes of axes in the program's order, microbatches, steps, stops or none.
 
     Every unit that is repeated has so many instances, every dim two positions. With `stops` the run is resumed from
     the checkpoint of each step.

@@ -37,7 +37,7 @@ _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name,
     "fetch": "where source tier layout", "store": "where tier layout", "load": "tier where layout"}.items()}
 """Of an event on tensors, on the norm or the loss, or on a group, by its verb: the fields that are printed."""
 
-_SAYS = {"source": ("", "S", "P"), "to": ("", "I", "S", "R"), "op": ("", "sum", "mean", "max")}
+_SAYS = {"source": ("", "S", "P"), "to": ("", "I", "S", "R"), "op": ("", "sum", "mean", "max", "premultiplied")}
 """What those fields of an event on a group may say."""
 
 _FROM = ("assign", "offload", "fetch", "gather", "all_gather", "publish", "update")
@@ -56,19 +56,19 @@ def check_fields(e: Event) -> None:
             continue
         if field.name not in read or (e.group and field.name in _SAYS and said not in _SAYS[field.name]
                                       and not (field.name == "source" and e.verb in _FROM and said == e.origin)):
-            raise Outside(e.path, f"{field.name} = {said}: not in the kernel")
+            raise Outside(e.path, f"{field.name} = {said}")
     if e.value in ("norm", "count", "skip") and not e.group and (e.source not in ("", "P") or e.to not in ("", "I")):
-        raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel")
+        raise Outside(e.path, f"{e.source} becomes {e.to}")
     if any(version.label in (LEFT_OUT, ONCE) for version in e.operands):
-        raise Outside(e.path, f"reads = {', '.join(e.reads)}: not in the kernel")
+        raise Outside(e.path, f"reads = {', '.join(e.reads)}")
     if any(clause.but or (clause.rank is None and not e.group) for clause in e.where):
-        raise Outside(e.path, f"where = {', '.join(map(str, e.where))}: not in the kernel")
+        raise Outside(e.path, f"where = {', '.join(map(str, e.where))}")
     if e.drawn:
         raise Outside(e.path, f"layout = {e.layout}: owners that differ from rank to rank are not in the kernel")
-    if e.verb == "publish" and e.where and e.axes:
+    if e.verb == "publish" and {*e.axes} & {c.axis for c in e.where}:
         raise Outside(e.path, "a collective of some ranks is not in the kernel")
     if e.divisor.coefficient != 1:
         raise Outside(e.path, f"divisor = {e.divisor}: a number in a divisor is not in the kernel")
     merged = ("", "sum", *(["max"] if (e.value, e.verb) == ("skip", "all_reduce") else []))
     if (e.verb == "compute" or not (e.group or e.on_tensor)) and e.op not in merged:
-        raise Outside(e.path, f"op = {e.op}: not in the kernel")
+        raise Outside(e.path, f"op = {e.op}")

@@ -44,7 +44,7 @@ from placealg.prover.kernel.program import (
 from placealg.prover.kernel.program import Op as Operation
 from placealg.prover.kernel.single import SKIP, Alone, Reader, alone, counted_alike
 from placealg.prover.kernel.symbols import ROOT, Symbols
-from placealg.step.event import Event
+from placealg.step.event import PADDING, Event
 from placealg.step.program import Step
 
 MICRO = "microbatches"
@@ -55,11 +55,15 @@ _SENT = {"reduce_scatter": ReduceScatter, "all_gather": AllGather, "slice": Slic
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A slot, the value that it is meant to have, and along which axes it is split, by which ways."""
+    """A slot, the value that it is meant to have, and along which axes it is split, by which ways.
+
+    It is `bare` where a rank has nothing besides its own: of a gather of shares it may have got what nobody has.
+    """
 
     slot: Slot
     value: Pair | None
     split: Mapping[str, str]
+    bare: bool = True
 
 
 def own(parameter: str, layout: str = "own") -> str:
@@ -96,6 +100,7 @@ class Instructions:
         self.blocks: list[Block] = []
         self.pending: list[Instruction] = []
         self.sums: list[Pair] = []
+        self.units: dict[str, str] = {}
         self.slots: dict[tuple[str, ...], Number] = {}
         self.about: tuple[str, ...] = ()
         self.temporaries = 0
@@ -114,14 +119,18 @@ class Instructions:
                                                 for a in e.axes))
         self.coefficient: Cell | None = None
         self.divided: dict[str, dict[str, int]] = {}
+        self.divided_by: dict[str, Cell] = {}
         self.looping = False
         self.count: dict[str, Cell] = {}
         self.counted: dict[str, dict[str, int]] = {}
+        self.counted_here: set[str] = set()
 
     def looped(self, name: str) -> str:
         """The unit in whose instances a tensor is made; "" if there is one."""
-        unit = name.partition(".")[0]
-        return unit if self.graph.loop(unit) else ""
+        if name not in self.units:
+            unit = name.partition(".")[0]
+            self.units[name] = unit if self.graph.loop(unit) else ""
+        return self.units[name]
 
     def slot(self, *key: str) -> Slot:
         """The slot of a name: one for each instance of the unit whose loop runs, or one for all."""
@@ -146,7 +155,7 @@ class Instructions:
             line, value = self.claimed(single, args)
             claim = None if line is None else Some(line)
         self.pending.append(Do(op, tuple(a.slot for a in args), out, claim))
-        return Cell(out, value, split)
+        return Cell(out, value, split, all(a.bare for a in args))
 
     def claimed(self, single: Single, args: list[Cell]) -> tuple[Number | None, Pair | None]:
         """The line that makes a thing of the values that slots are meant to have, and its value, if there is one."""
@@ -209,7 +218,7 @@ class Instructions:
         axes = tuple(axes)
         said = {"all_gather": (source,), "all_to_all": (source, to), "slice": (to,), "reduce_scatter": (to,)}
         if not {*said.get(verb, ())} <= {*self.symbols.ways} or not {*axes} <= {*self.axes}:
-            raise Outside(self.event.path, "it does not say what is sent: not in the kernel")
+            raise Outside(self.event.path, "it does not say what is sent")
         for k, a in enumerate(axes):
             split = {b: w for b, w in arg.split.items() if b != a}
             if verb == "all_reduce":
@@ -219,7 +228,7 @@ class Instructions:
             elif verb in _SENT:
                 sent = _SENT[verb](self.symbols.ways[to or source])
             else:
-                raise Outside(self.event.path, f"{verb}: not in the kernel")
+                raise Outside(self.event.path, f"{verb}")
             if to:
                 split[a] = to
             last = out if k == len(axes) - 1 else None
@@ -237,9 +246,13 @@ class Instructions:
     def machine(self, by: Mapping[str, int]) -> Powers:
         """A factor of numbers that all ranks have alike: sizes of axes, microbatches, and tokens where counts are."""
         alike = {*self.reference.mesh.names, "m", *(("tokens",) if counted_alike(self.reference) else ())}
+        if PADDING in by and self.event.group:  # shards of one group under one layout are padded alike
+            padding = f"{PADDING} of {self.event.group} in {self.event.layout}"
+            by = {padding if name == PADDING else name: power for name, power in by.items()}
+            alike.add(padding)
         if not by.keys() <= alike:
             raise Outside(self.event.path, f"it divides by {', '.join(sorted(by.keys() - alike))}, of which each rank "
-                                           "may have its own: not in the kernel")
+                                           "may have its own")
         return self.symbols.powers(by)
 
     def handed(self, arg: Cell, target: Pair, out: Slot) -> Cell:
@@ -257,7 +270,7 @@ class Instructions:
             elif clause.rank == 0:
                 arg = self.sent("slice", (clause.axis,), "", ROOT, arg)
             elif clause.rank is not None:
-                raise Outside(self.event.path, "a rank other than the first: not in the kernel")
+                raise Outside(self.event.path, "a rank other than the first")
         return arg if out is None else self.copied(arg, out)
 
     def mine(self, parameter: str) -> str:

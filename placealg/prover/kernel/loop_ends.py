@@ -20,6 +20,8 @@ _MOVED = ("reduce", "scale", "clip", "gather", "all_gather", "publish", "free", 
 
 def apart(step: Step) -> Step:
     """The step without events of one microbatch alone; raises Outside where such an event cannot leave the loop."""
+    every = {"first", "middle", "last"}
+    step = replace(step, events=tuple(replace(e, at=()) if every <= {*e.at} else e for e in step.events))
     looped = [e for e in step.events if e.phase in LOOPED]
     if not any(e.at for e in looped):
         return step
@@ -32,7 +34,7 @@ def apart(step: Step) -> Step:
         beside = looped[:k] if first else looped[k + 1:]
         if e.at not in (("first",), ("last",)) or not _leaves(e) or any(
                 other.at != e.at and _touches(other, e, step) for other in beside):
-            raise Outside(e.path, f"at = {', '.join(e.at)}, and the loop goes on with it: not in the kernel")
+            raise Outside(e.path, f"at = {', '.join(e.at)}, and the loop goes on with it")
         (ahead if first else behind).append(replace(e, at=(), phase="prepare" if first else "reduce"))
     at = next(k for k, e in enumerate(step.events) if e.phase in LOOPED)
     end = len(step.events) - next(k for k, e in enumerate(reversed(step.events)) if e.phase in LOOPED)
@@ -50,5 +52,6 @@ def _touches(other: Event, e: Event, step: Step) -> bool:
         of_group = step.reference.group(e.group).parameters
         return other.group == e.group or any(v.tensor in of_group for v in other.operands)
     op = step.reference.graph.producer(other.tensor) if other.on_tensor else None
-    draws = op is not None and other.verb == "compute" and not other.on_gradient and (op.draws or op.kind == "unit")
+    draws = op is not None and other.verb == "compute" and (
+        not other.on_gradient if op.kind == "unit" else op.draws_in(other.on_gradient))
     return other.value == e.value or (draws if e.value == "rng" else other.value == "loss")

@@ -102,7 +102,7 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
     if op.kind == "unit":
         drawn = make.row(f"drawn in {op.output}", (), [make.stream()])
         return {"": make.row(f"unit {op.output}", _read_whole(out, dims), [*args, drawn]), "drawn": drawn}
-    raise Outside("", f"{op.output} is a {op.kind}: not in the kernel")
+    raise Outside("", f"{op.output} is a {op.kind}")
 
 
 PRINTED = ("flash", "flash_rope", within("flash"), within("flash_rope"))
@@ -201,7 +201,7 @@ def backward(make: Maker[V], graph: Graph, op: Op, operand: int, arriving: V, re
         return _of_unit(make, op, operand, [*map(read, range(len(op.inputs))), of("drawn")], arriving, dims, out)
     if step.kind == "vjp":
         return _steps(make, op, step.steps, arriving, dims, out, read, of)
-    raise Outside("", f"the backward of {op.output} is a {step.kind}: not in the kernel")
+    raise Outside("", f"the backward of {op.output} is a {step.kind}")
 
 
 def _steps(make: Maker[V], op: Op, steps: tuple[Backprop, ...], arriving: V, dims: list[tuple[str, ...]],

@@ -11,18 +11,16 @@ from dataclasses import replace
 from functools import cached_property
 
 from placealg.arith import ONE, Monomial
-from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.instructions import MICRO, Cell, number_of
 from placealg.prover.kernel.network import VALUE, statistic
+from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.program import (
     Free,
     Last,
     Number,
     Pair,
     Read,
-    Scale,
     Slot,
-    SScale,
     Zero,
 )
 from placealg.prover.kernel.single import (
@@ -32,7 +30,6 @@ from placealg.prover.kernel.single import (
     NOTHING,
     OVERFLOWS,
     SKIP,
-    TOKENS,
     UPDATED,
     matrices,
     per_unit,
@@ -45,6 +42,11 @@ State = tuple[str, str, str]
 """A value of a parameter, a tier, and the parameter's name."""
 
 
+def alike(made: Cell, reads: Iterable[Cell]) -> Cell:
+    """What is made of some cells: bare only where a rank has of all of them the same."""
+    return replace(made, bare=made.bare and all(cell.split == made.split for cell in reads))
+
+
 class Parameters(Tensors):
     """The states of parameters, where they rest, and sums of gradients."""
 
@@ -52,7 +54,7 @@ class Parameters(Tensors):
         """The parameters of an event's group."""
         for name in self.reference.group(e.group).parameters:
             if self.looped(name) != self.scope:
-                raise Outside(e.path, "it stands outside of the instances of its unit: not in the kernel")
+                raise Outside(e.path, "it stands outside of the instances of its unit")
             yield name
 
     def group(self, name: str) -> Group:
@@ -77,6 +79,12 @@ class Parameters(Tensors):
         copies = self.copies.get((value, tier, name))
         return copies[-1] if copies else Cell(self.slot(f"no {value}", tier, name), None, {})
 
+    def own_part(self, e: Event, state: State) -> Cell:
+        """What an event reads of a state where it acts: of a copy that has just that, if there is one."""
+        mine = {c.axis: self.mine(state[2]) for c in e.where if c.rank is None}
+        there = [c for c in self.copies.get(state, ()) if mine.items() <= c.split.items()] if mine else []
+        return self.owned(e, state[2], there[-1] if there else self.state(*state))
+
     def become(self, state: State, cell: Cell) -> None:
         """A state is this alone; copies of what it was are no more."""
         self.pending.extend(Free(old.slot) for old in self.copies.get(state, ()) if old.slot != cell.slot)
@@ -93,13 +101,19 @@ class Parameters(Tensors):
         self.pending.extend(Free(old.slot) for old in copies[at + 1:])
         self.copies[state] = (*copies[:at], new, *(replace(old, value=None) for old in copies[at + 1:]))
 
-    def gathered(self, state: State, axes: tuple[str, ...], source: str) -> None:
-        """A copy is gathered, of what each owner has."""
-        value, tier, name = state
+    def gathered(self, e: Event, state: State) -> None:
+        """A copy is gathered, of what each owner has; what is chosen is chosen along other axes."""
+        (value, tier, name), axes, source = state, e.axes, e.origin
         shares = [c for c in self.copies.get((source, tier, name), ()) if any(a in c.split for a in axes)]
         read = shares[-1] if shares else self.state(source, tier, name)
         split = {a: w for a, w in read.split.items() if a not in axes}
-        copy = self.sent("all_gather", axes, self.mine(name), "", read, self.place(state, split))
+        if e.where:
+            copy = self.owned(e, name, self.sent("all_gather", axes, self.mine(name), "", read))
+            copy = self.copied(copy, self.place(state, copy.split))
+        else:
+            copy = self.sent("all_gather", axes, self.mine(name), "", read, self.place(state, split))
+        if axes and any(way not in self.dims_of(name) for way in copy.split.values()):
+            copy = replace(copy, bare=False)
         if source == value:
             others = (cell for cell in self.copies.get(state, ()) if cell.slot != copy.slot)
             self.copies[state] = (*others, copy)
@@ -136,13 +150,13 @@ class Parameters(Tensors):
         source, target = e.tiers
         state = (value, target, name)
         if source != target and verb not in ("offload", "fetch"):
-            raise Outside(e.path, f"tier = {e.tier}: not in the kernel")
+            raise Outside(e.path, f"tier = {e.tier}")
         if verb in ("accumulate", "reduce"):
             self.check_merging(e, name)
-        if verb == "publish" and e.where:
-            self.written(state, self.owned(e, name, self.state(e.origin, source, name)))
+        if verb == "publish" and e.where and not e.axes:
+            self.written(state, self.own_part(e, (e.origin, source, name)))
         elif verb in ("gather", "all_gather", "publish") and value != "grad":
-            self.gathered(state, e.axes, e.origin)
+            self.gathered(e, state)
         elif verb == "free" and (value, target) == ("grad", "device"):
             self.pending.extend(Free(cell.slot) for cell in self.parts(name))
         elif verb == "free":
@@ -153,9 +167,11 @@ class Parameters(Tensors):
         elif verb == "reduce" and value in ("grad", "grad_sum"):
             scatters = e.to == "S"
             part, to = self.state(*state), self.mine(name) if scatters else ""
-            part = self.sent("reduce_scatter" if scatters else "all_reduce", e.axes, "", to, part)
             divisor = e.divisor * Monomial.of(*(e.axes if e.op == "mean" else ()))
-            part = self.scaled({n: -q for n, q in divisor.powers}, part)
+            by = {n: -q for n, q in divisor.powers}
+            if e.op == "premultiplied":
+                part, by = self.scaled(by, part), {}
+            part = self.scaled(by, self.sent("reduce_scatter" if scatters else "all_reduce", e.axes, "", to, part))
             if value == "grad":
                 self.set_gradient(name, "", part)
             else:
@@ -174,8 +190,8 @@ class Parameters(Tensors):
         elif verb == "update" and value == "master" and not e.source:
             self.updated(e, name)
         elif verb == "update" and value == "average":
-            reads = [self.owned(e, name, self.state(*one)) for one in (state, (e.origin, source, name))]
-            self.written(state, self.row(f"average of {name}", (), [*reads, *self.flag()]))
+            reads = [self.own_part(e, one) for one in (state, (e.origin, source, name))]
+            self.written(state, alike(self.row(f"average of {name}", (), [*reads, *self.flag()]), reads))
         elif verb == "broadcast" and value in self.alone.kept:
             read = self.state(*state)
             split = {a: w for a, w in read.split.items() if a not in e.axes}
@@ -185,7 +201,7 @@ class Parameters(Tensors):
             split = {**read.split, **{a: self.mine(name) for a in e.axes}}
             self.become(state, self.sent("slice", e.axes, "", self.mine(name), read, self.place(state, split)))
         elif verb in ("assign", "offload", "fetch") and e.origin:
-            self.written(state, self.owned(e, name, self.state(e.origin, source, name)))
+            self.written(state, self.own_part(e, (e.origin, source, name)))
         elif verb == "assign" and value == "moments":
             first = Cell(self.place(state, {}), self.named(self.alone.kept["moments"][name]),
                          dict(self.reference.split_dims.get(name, {})))
@@ -196,14 +212,15 @@ class Parameters(Tensors):
         elif verb == "load":
             self.loaded(e, name)
         else:
-            raise Outside(e.path, f"{verb} of {value}: not in the kernel")
+            raise Outside(e.path, f"{verb} of {value}")
 
     def stored(self, e: Event, name: str) -> None:
         """What a checkpoint gets of a state."""
         disk = self.slot("disk", e.value, name)
         cell = self.state(e.value, e.tiers[0], name)
-        if not {a for a, way in cell.split.items() if way not in self.dims_of(name)} <= {c.axis for c in e.where}:
-            raise Outside(e.path, "a rank stores more than its own: not in the kernel")
+        shared = {a for a, way in cell.split.items() if way not in self.dims_of(name)}
+        if not (cell.bare or shared <= {c.axis for c in e.where}):
+            raise Outside(e.path, "a rank stores more than its own")
         self.disk[e.value, name] = self.owned(e, name, cell, disk)
 
     def loaded(self, e: Event, name: str) -> None:
@@ -214,7 +231,7 @@ class Parameters(Tensors):
 
     def accumulate(self, e: Event, name: str) -> None:
         """What a microbatch adds to the sum of gradients: it is added when the microbatch has run."""
-        part = self.owned(e, name, self.state("grad", e.tiers[0], name))
+        part = self.own_part(e, ("grad", e.tiers[0], name))
         if name in self.zeroed:  # what begins nowhere else is added up nowhere else
             part = self.owned(self.zeroed[name], name, part)
         added, total = self.slot("added", name), self.slot("grad_sum", e.tiers[1], name)
@@ -231,14 +248,15 @@ class Parameters(Tensors):
         read = {value: self.state(value, tier, name) for value in ("master", "moments", "grad_sum")}
         if self.largest(name):
             read["grad_sum"] = self.row(LARGEST, (VALUE,), [read["grad_sum"]])
-        args = [self.owned(e, name, cell) for cell in read.values()] + [self.counter("step")]
+        own = [self.owned(e, name, cell) for cell in read.values()]
+        args = [*own, self.counter("step")]
         if over := matrices(self.reference, self.group(name), name):
             whole = [read[value] for value in self.group(name).whole_reads]
             args.append(self.owned(e, name, self.row(f"matrix of {name}", over, whole)))
         args += self.flag()
         made = [self.row(f"{value} of {name}", (), args) for value in UPDATED]
         for value, cell in zip(UPDATED, made, strict=True):
-            self.written((value, tier, name), cell)
+            self.written((value, tier, name), alike(cell, own))
 
     @cached_property
     def trained(self) -> tuple[str, ...]:
@@ -252,34 +270,37 @@ class Parameters(Tensors):
 
     def check_merging(self, e: Event, name: str) -> None:
         """Raise Outside if a largest value is merged as if it were a sum, or a sum as a largest value."""
-        told = ("max",) if self.largest(name) else ("", "sum", *(["mean"] if e.verb == "reduce" else []))
+        divides = ["mean", "premultiplied"] if e.verb == "reduce" else []
+        told = ("max",) if self.largest(name) else ("", "sum", *divides)
         if e.op not in told or (self.largest(name) and e.divisor != ONE):
-            raise Outside(e.path, f"op = {e.op}, divisor = {e.divisor}: not in the kernel")
+            raise Outside(e.path, f"op = {e.op}, divisor = {e.divisor}")
 
     def statistic(self, e: Event, name: str) -> Cell:
         """What the tokens of a rank add to a statistic in a microbatch."""
         group = self.group(name)
         if not group.statistic or e.where or e.tier != "device" or (self.largest(name) and e.divisor != ONE):
-            raise Outside(e.path, "it is divided, or taken by some ranks or on another tier: not in the kernel")
+            raise Outside(e.path, "it is divided, or taken by some ranks or on another tier")
         divided = dict(e.divisor.powers)
-        counts = self.by_count(divided, "loss")
+        counts = self.by_count(divided, "loss", self.count)
         by = {n: -q for n, q in divided.items()}
         if counts and (group.taken or group.merge != "mean"):
-            raise Outside(e.path, "it is divided by a count of tokens: not in the kernel")
+            raise Outside(e.path, "it is divided by a count of tokens")
         if group.taken:
             return self.scaled(by, self.read(group.taken))
         (op,) = (op for op in self.graph.ops if op.kind == "unit" and op.unit == group.unit)
         if op.output not in self.entered:
-            raise Outside(e.path, "a statistic of what has not been read: not in the kernel")
+            raise Outside(e.path, "a statistic of what has not been read")
         value = statistic(self, self.graph, op, name, self.entered[op.output], group.merge)
-        return self.scaled(by, value) if group.merge != "mean" else self.over_tokens(by, value, counts)
+        if group.merge != "mean":
+            return self.scaled(by, value)
+        return self.over_tokens(by, value, self.count["loss"] if counts else None)
 
     def rescaled(self, e: Event, gradient: Cell) -> Cell:
         """A gradient over a divisor, which may be the scale of the loss."""
         powers = dict(e.divisor.powers)
         scales = powers.pop("loss_scale", 0)
         if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
-            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel")
+            raise Outside(e.path, f"divisor = {e.divisor}")
         if scales:
             gradient = self.einsum([gradient, self.row(INVERSE, (), [self.counter("loss_scale")])], ())
         return self.scaled({n: -q for n, q in powers.items()}, gradient)
@@ -291,10 +312,10 @@ class Parameters(Tensors):
         numbers, where of copies that are alike one counts.
         """
         if what in self.totals or e.divisor != ONE:
-            raise Outside(e.path, f"the {what} has been read before, or is divided: not in the kernel")
+            raise Outside(e.path, f"the {what} has been read before, or is divided")
         if name not in self.trained or (what == SKIP and not self.reference.skip):
-            raise Outside(e.path, f"the single device's {what} has no part of it: not in the kernel")
-        part = self.owned(e, name, self.state("grad_sum", e.tiers[0], name))
+            raise Outside(e.path, f"the single device's {what} has no part of it")
+        part = self.own_part(e, ("grad_sum", e.tiers[0], name))
         if what == SKIP:
             for axis in (a for a in self.flagged_over if a not in part.split):
                 part = self.sent("slice", (axis,), "", ROOT, part)
@@ -346,7 +367,7 @@ class Parameters(Tensors):
     def on_counter(self, e: Event) -> None:
         """A counter is read, moved, stored or loaded."""
         if e.value not in self.alone.counters:
-            raise Outside(e.path, f"the single device has no {e.value}: not in the kernel")
+            raise Outside(e.path, f"the single device has no {e.value}")
         counter, slot = self.counter(e.value), self.slot("disk", e.value)
         self.begin("counter", e.value, e.verb)
         if e.verb == "assign" and e.phase == "init":
@@ -362,7 +383,7 @@ class Parameters(Tensors):
             there = self.slot("copy", e.value, *e.axes) if self.looping else counter.slot
             self.moved(e, self.sent("all_gather", e.axes, ROOT, "", counter, there))
         else:
-            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel")
+            raise Outside(e.path, f"{e.verb} of {e.value}")
 
     def moved(self, e: Event, cell: Cell) -> None:
         """A counter is this for what follows in its phase."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import methodcaller
 from typing import Any, Self, TypeVar
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.models.tokens import WEIGHTS
 from placealg.prover.kernel.fields import check_fields
-from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.instructions import MICRO, Cell, number_of
 from placealg.prover.kernel.loop_ends import apart
+from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.parameters import Parameters, State
 from placealg.prover.kernel.program import (
     Block,
@@ -69,8 +70,8 @@ def numbered(step: Step) -> Step:
     if reference.weighting != "microbatch_mean" or counted_alike(reference):
         return step
     dims = FrozenMap({MICROBATCH: Monomial.of("m")})
-    tensors = {name: replace(t, dims=dims.plus(t.dims)) if "batch" in t.dims else t for name, t in graph.tensors.items()}
-    return replace(step, reference=replace(reference, graph=replace(graph, tensors=FrozenMap(tensors))))
+    split = {name: replace(t, dims=dims.plus(t.dims)) for name, t in graph.tensors.items() if "batch" in t.dims}
+    return replace(step, reference=replace(reference, graph=replace(graph, tensors=graph.tensors.plus(split))))
 
 
 def without_frees(printed: Any) -> Any:
@@ -93,11 +94,11 @@ class _Printer(Parameters):
         events = [n for n in node.body if isinstance(n, Event)]
         loop = next((x for x in self.graph.loops if x.unit == node.name), None)
         if loop is None or len(events) != len(node.body):
-            raise Outside(node.name, "a loop in a loop: not in the kernel")
+            raise Outside(node.name, "a loop in a loop")
         self.prepare(events)
         assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
         if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
-            raise Outside(assigns[0].path, "it is handed on twice, or the other way: not in the kernel")
+            raise Outside(assigns[0].path, "it is handed on twice, or the other way")
         handing = assigns[0] if assigns else None
         before = events[:events.index(handing)] if handing else []
         sliced = [e for e in before if e.verb == "slice" and e.tensor in self.alone.data]
@@ -170,21 +171,26 @@ class _Printer(Parameters):
         elif e.value == "loss":
             if e.verb == "compute":
                 if [v.tensor for v in e.operands] != list(self.graph.ops[-1].inputs):
-                    raise Outside(e.path, f"reads = {e.reads}: not in the kernel")
+                    raise Outside(e.path, f"reads = {e.reads}")
                 self.begin("loss", e.unit)
                 for v in e.operands:
                     self.summed_by_a_loss(self.sent_from(v.tensor, v.label))
                 self.divided[e.unit] = {}
             if e.unit not in self.divided:
-                raise Outside(e.path, "a loss that was not computed is divided: not in the kernel")
-            divided = self.divided[e.unit]
-            divided.update({name: divided.get(name, 0) + power for name, power in e.divisor.powers})
+                raise Outside(e.path, "a loss that was not computed is divided")
+            divided, by = self.divided[e.unit], dict(e.divisor.powers)
+            if e.unit in self.counted:
+                counts = by.pop("count", 0)
+                by |= {n: by.get(n, 0) + counts * power for n, power in self.counted[e.unit].items()}
+            elif "count" in by and e.unit in self.count:
+                self.divided_by[e.unit] = self.count[e.unit]
+            divided.update({name: divided.get(name, 0) + power for name, power in by.items()})
         elif e.value == "count":
             self.on_count(e)
         elif e.value in COUNTERS:
             self.on_counter(e)
         elif not e.on_tensor:
-            raise Outside(e.path, f"{e.verb} of {e.value}: not in the kernel")
+            raise Outside(e.path, f"{e.verb} of {e.value}")
         elif e.verb == "compute":
             self.compute(e)
         elif e.verb == "free":
@@ -210,7 +216,7 @@ class _Printer(Parameters):
                 self.blocks = []
                 before = self.fork()
                 body = self.microbatch(node)
-                parts.append(self.alike(before, lambda again: again.microbatch(node), body, "a microbatch"))
+                parts.append(self.alike(before, methodcaller("microbatch", node), body, "a microbatch"))
             elif isinstance(node, Event) and (node.value, node.verb) == ("count", "compute") and \
                     not counted_alike(self.reference):
                 check_fields(node)
@@ -224,7 +230,7 @@ class _Printer(Parameters):
 
     def microbatch(self, loop: EventLoop) -> Microbatches:
         """The loop over microbatches, as the first of them runs."""
-        self.looping = True
+        self.looping, self.counted_here = True, set()
         self.read_data()
         for inner in loop.body:
             self.node(inner)
@@ -245,7 +251,7 @@ class _Printer(Parameters):
             for state, cells in self.copies.items() if state[0] in self.alone.kept}}
         again = printed_by(before)
         if before.there() != self.there() or without_frees(again) != without_frees(printed):
-            raise Outside("", f"what {what} leaves of the states is not what it found: not in the kernel")
+            raise Outside("", f"what {what} leaves of the states is not what it found")
         return again
 
     def on_count(self, e: Event) -> None:
@@ -261,20 +267,19 @@ class _Printer(Parameters):
             self.counted[e.unit] = {**counted, **{a: counted.get(a, 0) + 1 for a in e.axes}}
         elif e.verb == "compute" and self.looping and MICROBATCH in self.graph.dims and not e.reads:
             self.count[e.unit] = self.einsum([self.weights(weight_in(e.unit))], counted_over(self.graph))
-        elif e.verb == "all_reduce" and e.unit in self.count and self.looping == (MICROBATCH in self.graph.dims):
+            self.counted_here.add(e.unit)
+        elif e.verb == "all_reduce" and e.unit in self.count and self.looping == (e.unit in self.counted_here):
             self.count[e.unit] = self.sent("all_reduce", e.axes, "", "", self.count[e.unit])
         else:
-            raise Outside(e.path, "a count of other tokens than the single device's: not in the kernel")
+            raise Outside(e.path, "a count of other tokens than the single device's")
 
     def counted_before(self, e: Event) -> tuple[Once | Microbatches, ...]:
         """A rank counts its own tokens, as its loss reads them, or what their weights say, in all microbatches."""
         self.begin("count", e.unit)
         whole, name = self.slot("count", e.unit), targets(self.graph) or WEIGHTS
         dims = self.graph.tensors[self.graph.ops[-1].inputs[0]].dims
-        if MICROBATCH in self.graph.dims:
-            raise Outside(e.path, "a count of all microbatches: not in the kernel")
         if name not in self.alone.data or e.reads != (() if targets(self.graph) else (WEIGHTS,)):
-            raise Outside(e.path, "a count of what is no token's loss: not in the kernel")
+            raise Outside(e.path, "a count of what is no token's loss")
         self.pending.append(Zero(whole))
         self.flush()
         before = Once(tuple(self.blocks))
@@ -338,7 +343,7 @@ class _Printer(Parameters):
             if not found or found[0].slot == cells[0].slot:
                 self.copies[state] = found[:1]
                 continue
-            self.scope, name = self.looped(state[2]), state[2]
+            self.scope = self.looped(state[2])
             self.begin("rest", *state)
             left = found[0]
             for axis, way in cells[0].split.items():
@@ -355,8 +360,7 @@ class _Printer(Parameters):
         """Raise Outside unless states are where they rest."""
         for state in kept.keys() | self.there().keys():
             if [c.slot for c in kept.get(state, ())] != [c.slot for c in self.copies.get(state, ())]:
-                raise Outside("", f"the {state[0]} of {state[2]} is not behind {what} where it rests: "
-                                  "not in the kernel")
+                raise Outside("", f"the {state[0]} of {state[2]} is not behind {what} where it rests")
 
     def arrives(self, name: str) -> dict[str, str]:
         """How data lie: each microbatch has its own of the batch."""
@@ -367,7 +371,7 @@ class _Printer(Parameters):
         """A state as a step finds it."""
         value, _, name = state
         if len(cells) > 1 or value not in self.alone.kept:
-            raise Outside("", f"the {value} of {name} rests in several copies: not in the kernel")
+            raise Outside("", f"the {value} of {name} rests in several copies")
         return (replace(cells[0], value=self.kept_as(state)),)
 
     def kept_as(self, state: State) -> Pair:
@@ -383,7 +387,7 @@ class _Printer(Parameters):
         """A printer that has come as far, and goes on by itself; names of slots are those of both."""
         other = copy.copy(self)
         for name, value in vars(self).items():
-            if name != "slots" and isinstance(value, (dict, list, set)):
+            if name not in ("slots", "units") and isinstance(value, (dict, list, set)):
                 setattr(other, name, value.copy())
         return other
 
@@ -400,8 +404,10 @@ class _Printer(Parameters):
             self.copies = {state: self.at_rest(state, cells) for state, cells in self.copies.items()}
             behind = self.fork()
             step = behind.microbatches()
-            step = behind.alike(self.fork(), lambda again: again.microbatches(), step, "a step")
-        kept = dict(self.copies)
+            step = behind.alike(self.fork(), methodcaller("microbatches"), step, "a step")
+        kept = self.copies = {s: tuple(replace(c, bare=behind.copies[s][0].bare) for c in cells) if s in behind.copies
+                              else cells for s, cells in self.copies.items()}
+        kept = dict(kept)
         save = self.phase("save") + self.come_to_rest(kept)
         self.same_as(kept, "a save")
         resume: tuple[Block, ...] = ()

@@ -366,6 +366,12 @@ def term(of: Any) -> Term:
         return of
     if isinstance(of, tuple):
         return [term(one) for one in of]
-    name = "pair" if isinstance(of, Pair) else type(of).__name__
-    parts = tuple(term(getattr(of, field.name)) for field in fields(of))
-    return (name, *parts) if parts else name
+    kind = type(of)
+    if kind not in _PARTS:
+        _PARTS[kind] = "pair" if kind is Pair else kind.__name__, tuple(field.name for field in fields(kind))
+    name, names = _PARTS[kind]
+    return (name, *(term(getattr(of, part)) for part in names)) if names else name
+
+
+_PARTS: dict[type, tuple[str, tuple[str, ...]]] = {}
+"""Type -> the constructor of Coq, and the fields that are its arguments; filled as they are met."""

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from placealg.models.backward import differentiated, needs_gradient, terms
 from placealg.models.graph import Graph, Op
 from placealg.models.tokens import WEIGHTS
-from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.network import VALUE, backward, forward, statistic
+from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.program import (
     Index,
     Last,
@@ -275,7 +275,7 @@ def _check(reference: Reference) -> None:
         (any(g.unit != g.parameters[0].partition(".")[0] for g in reference.groups), "a group of several units"),
     ):
         if wrong:
-            raise Outside("", f"{told}: not in the kernel")
+            raise Outside("", f"{told}")
 
 
 def _runs(graph: Graph, ops: tuple[Op, ...]) -> list[tuple[str, list[Op]]]:
@@ -291,10 +291,9 @@ def _runs(graph: Graph, ops: tuple[Op, ...]) -> list[tuple[str, list[Op]]]:
 
 def _forward(device: _Device) -> None:
     graph = device.graph
-    for group in (g for g in device.reference.groups if g.statistic and g.merge == "mean"):
+    if not counted_alike(device.reference) and any(g.statistic and g.merge == "mean" for g in device.reference.groups):
         device.stretch("")
-        if not counted_alike(device.reference):
-            _count(device, "loss")
+        _count(device, "loss")
     for unit, ops in _runs(graph, graph.ops):
         if unit:
             loop = graph.loop(unit)
@@ -491,7 +490,9 @@ def _total(device: _Device, gradients: Mapping[str, Mapping[str, Pair]], what: s
         parts = [device.einsum([g, g] if what == NORM else [device.row(OVERFLOWS, (), [g])],
                                device.graph.tensors[name].dims) for name, g in of_unit.items()]
         if not unit:
-            first = next(name for names in gradients.values() for name in names)
+            first = next((name for names in gradients.values() for name in names), "")
+            if not first:
+                raise Outside("", "no parameter is trained")
             total = device.add(parts) if parts else device.einsum(
                 [device.row(NOTHING, (), [])], device.graph.tensors[first].dims)
             continue

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from placealg.arith import ONE
 from placealg.models.backward import keepers, terms
 from placealg.models.graph import Op
-from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.instructions import Cell, Instructions
 from placealg.prover.kernel.network import backward, forward
+from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.program import (
     Free,
     Scale,
@@ -58,13 +58,14 @@ class Tensors(Instructions):
         """A copy of a tensor is there no more."""
         key = self.key(name, label)
         if key not in self.live:
-            raise Outside(self.event.path, "what is not there is freed: not in the kernel")
+            raise Outside(self.event.path, "what is not there is freed")
         self.live.discard(key)
         self.pending.append(Free(self.cells[key].slot))
 
     def parts(self, name: str, label: str = "") -> list[Cell]:
         """What has been added to the gradient of a tensor, or of a copy."""
-        return [c for (s, n, one), cells in self.grads.items() for c in cells if (s, n) == self.key(name, "")[:2] and (
+        here = self.key(name, "")[:2]
+        return [c for (s, n, one), cells in self.grads.items() if (s, n) == here for c in cells if (
             not label or one == label or one.startswith(f"{label}/"))]
 
     def gradient(self, name: str, label: str = "") -> Cell:
@@ -91,7 +92,7 @@ class Tensors(Instructions):
         if op is None:
             raise Outside(e.path, "no op makes it")
         if e.divisor != ONE and not (e.on_gradient and op in terms(self.graph)):
-            raise Outside(e.path, f"divisor = {e.divisor}: not in the kernel")
+            raise Outside(e.path, f"divisor = {e.divisor}")
         labels = [v.label for v in e.operands] or [""] * len(op.inputs)
         self.begin(e.value)
         if e.on_gradient:
@@ -107,7 +108,7 @@ class Tensors(Instructions):
     def summed_by_a_loss(self, cell: Cell) -> None:
         """What a loss, or a term of it, sums must be complete, and the single device's."""
         if self.row(SUMMED, (), [cell]).value is None:
-            raise Outside(self.event.path, "the loss reads what is not the single device's: not in the kernel")
+            raise Outside(self.event.path, "the loss reads what is not the single device's")
 
     def transposed(self, e: Event, op: Op, labels: list[str]) -> None:
         """The backward of an op: what each operand gets."""
@@ -139,36 +140,38 @@ class Tensors(Instructions):
     def seed_of(self, loss: str) -> Cell:
         """The gradient of a loss at that of each token: its weight over whatever divides the loss, times its scale."""
         if loss not in self.divided:
-            raise Outside(self.event.path, "the backward of a loss that was not computed: not in the kernel")
+            raise Outside(self.event.path, "the backward of a loss that was not computed")
         weights, divided = self.weights(weight_in(loss)), dict(self.divided[loss])
-        counts, scales = self.by_count(divided, loss), -divided.pop("loss_scale", 0)
+        term = loss not in self.reference.losses
+        counts = self.by_count(divided, "loss" if term else loss, self.count if term else self.divided_by)
+        scales = -divided.pop("loss_scale", 0)
         by = {name: -power for name, power in divided.items()}
         if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
-            raise Outside(self.event.path, "the loss is not scaled by its scale, once: not in the kernel")
+            raise Outside(self.event.path, "the loss is not scaled by its scale, once")
         if self.reference.weighting == "sum":
             seed = self.scaled(by, weights)
         else:
-            seed = self.over_tokens(by, weights, counts, loss)
+            seed = self.over_tokens(by, weights, self.divided_by.get(loss) if counts else None)
         return self.einsum([seed, self.counter("loss_scale")], ()) if scales else seed
 
-    def by_count(self, divided: dict[str, int], loss: str) -> int:
+    def by_count(self, divided: dict[str, int], loss: str, made: Mapping[str, Cell]) -> int:
         """How often something is divided by a count that is a tensor; a count that is a product of numbers is that."""
         counts = divided.pop("count", 0)
-        if loss in self.counted:
+        if loss in self.counted and counts:
             for name, power in self.counted[loss].items():
                 divided[name] = divided.get(name, 0) + counts * power
             return 0
-        if counts not in (0, 1) or (counts and loss not in self.count):
-            raise Outside(self.event.path, "it is not divided by a count that was made: not in the kernel")
+        if counts not in (0, 1) or (counts and loss not in made):
+            raise Outside(self.event.path, "it is not divided by a count that was made")
         return counts
 
-    def over_tokens(self, by: Mapping[str, int], value: Cell, counts: int, loss: str = "loss") -> Cell:
-        """A sum over tokens as the mean that the single device takes of it."""
-        if counts:
-            value = self.einsum([value, self.row(INVERSE, (), [self.count[loss]])], ())
+    def over_tokens(self, by: Mapping[str, int], value: Cell, count: Cell | None) -> Cell:
+        """A sum over tokens as the mean that the single device takes of it, by a count of them or by numbers."""
+        if count is not None:
+            value = self.einsum([value, self.row(INVERSE, (), [count])], ())
             if MICROBATCH not in self.graph.dims:
                 return self.scaled(by, value)
-        single = SScale(self.symbols.powers({"m" if counts else TOKENS: -1}))
+        single = SScale(self.symbols.powers({"m" if count else TOKENS: -1}))
         return self.emit(Scale(self.machine(by)), [value], value.split, single)
 
     def move(self, e: Event) -> None:
@@ -177,7 +180,7 @@ class Tensors(Instructions):
         verb = e.verb if e.verb != "shift" else "all_gather" if source else "reduce_scatter"  # Rings.v: a whole ring
         from_, into = _PLACES.get(verb, ("", ""))
         if not e.axes or _place(e.source) not in from_ or _place(e.to) not in into:
-            raise Outside(e.path, f"{e.source} becomes {e.to}: not in the kernel")
+            raise Outside(e.path, f"{e.source} becomes {e.to}")
         self.begin(e.value, e.version, verb, *e.axes)
         mean = {a: -1 for a in e.axes} if e.op == "mean" else {}
         if e.on_gradient:
@@ -192,7 +195,7 @@ class Tensors(Instructions):
     def freed(self, e: Event) -> None:
         """A copy is freed; or what a region has made and no op outside reads, with the copies made for its ops."""
         if e.on_gradient:
-            raise Outside(e.path, "a gradient is freed: not in the kernel")
+            raise Outside(e.path, "a gradient is freed")
         if e.value in self.graph.tensors or e.value in keepers(self.graph):
             self.free(e.tensor, e.version)
             return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
 """A value of Coq: a number, a boolean, a constructor with its arguments as a tuple, a list."""
@@ -20,8 +21,14 @@ def coq_text(term: Term) -> str:
     if isinstance(term, list):
         return "[" + "; ".join(_bare(coq_text(t)) for t in term) + "]"
     if isinstance(term, tuple):
-        return f"({' '.join(coq_text(t) for t in term)})"
+        return _number(term) if term[0] in ("xO", "xI") else f"({' '.join(map(coq_text, term))})"
     return str(term)
+
+
+@functools.cache
+def _number(term: Any) -> str:
+    """A binary number; the same ones stand in a program very often."""
+    return term if isinstance(term, str) else f"({term[0]} {_number(term[1])})"
 
 
 def _bare(text: str) -> str:

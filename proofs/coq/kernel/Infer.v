@@ -404,7 +404,8 @@ Proof.
     destruct (kind_at t0 a) as [|d|] eqn:Kd; try exact N.
     destruct (find _ (sized g)) as [[b k]|] eqn:Fd; [|exact N].
     apply find_some in Fd as [inq same]; apply Nat.eqb_eq in same; cbn [fst] in same; subst b.
-    intros R; inversion R; subst; clear R; split; [now apply send_ext|]; intros r i; cbn [factor kinds snd tensors meanings map fst nth].
+    intros R; inversion R; subst; clear R; split; [now apply send_ext|]; intros r i.
+    cbn [factor kinds snd tensors meanings map fst nth].
     assert (W : (value (reduced (ones p) (mono_times (atom_of k) (factor t0))) * v i)%ring =
       (sum_list (seq 0 (size a)) (fun _ => 1) * (value (factor t0) * v i))%ring).
     { rewrite value_reduced, value_times, value_atom, (sized_ok w p ok a k inq); ring. }

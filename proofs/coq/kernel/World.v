@@ -94,8 +94,8 @@ Definition v_ : @values Residues := truth (world_with (fun _ _ _ _ _ _ => zero))
 Definition has_own (ks : list kind) (l : list nat) (r : rank) (i : index) : bool := forallb (fun a =>
   match kind_in ks a with Shard d => r a =? owner a d i | _ => true end) l.
 Definition lying_of (start : bool) (n : positive) : list kind :=
-  match find (fun h => (value_of h =? n)%positive) (if start then given p else data p) with Some h => lying h | None => []
-    end.
+  match find (fun h => (value_of h =? n)%positive) (if start then given p else data p) with
+  | Some h => lying h | None => [] end.
 Definition input_ (start : bool) (n : positive) (t l : nat) : @tensor Residues := fun r i =>
   if has_own (lying_of start n) (seq 0 (axes (on p))) r i then v_ n t l i else of_Z (Z_of (place i + 401 * S (r 0))).
 Definition w_ : world Residues := world_with input_.
@@ -130,7 +130,8 @@ Hypothesis fits : fits_ = true.
 
 Lemma world_valid given_ : valid (world_with given_) p.
 Proof.
-  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F; destruct F as [[[[[[[F1 F2] F3] F4] F5] _] _] _].
+  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F.
+  destruct F as [[[[[[[F1 F2] F3] F4] F5] _] _] _].
   split; cbn [size home world_with extent atom inverse fn junk].
   - intros a; unfold along_axis; lia.
   - intros a d i; apply Nat.mod_upper_bound; unfold along_axis; lia.
@@ -190,7 +191,8 @@ Proof.
   - cbn; split; [easy|]; apply same; now rewrite app_nil_r.
   - assert (out : ~ In a done) by (intros ina; apply NoDup_remove_2 in once; apply once, in_or_app; now left).
     assert (S : forall c, (match kind_in ks a with Shard d => c =? owner a d i | _ => true end) = true ->
-      agree along_axis owner l (kind_in ks) y (put r a c) i /\ val along_axis owner l (kind_in ks) y (put r a c) i = x i).
+      agree along_axis owner l (kind_in ks) y (put r a c) i /\
+      val along_axis owner l (kind_in ks) y (put r a c) i = x i).
     { intros c fit; apply (IH (done ++ [a])).
       - now rewrite <- app_assoc.
       - unfold has_own in *; rewrite forallb_app; apply andb_true_iff; split.
@@ -208,7 +210,8 @@ Lemma lies_own start n t l ks : lying_of start n = ks ->
 Proof.
   intros is E no; rewrite forallb_forall in no; split.
   - intros r r' i i' samer samei; unfold w_, world_with, input, input_.
-    assert (has_own (lying_of start n) (seq 0 (axes (on p))) r i = has_own (lying_of start n) (seq 0 (axes (on p))) r' i')
+    assert (has_own (lying_of start n) (seq 0 (axes (on p))) r i =
+            has_own (lying_of start n) (seq 0 (axes (on p))) r' i')
       as ->.
     { unfold has_own; induction (seq 0 (axes (on p))) as [|a al IH]; [easy|]; cbn [forallb]; f_equal; [|exact IH].
       destruct (kind_in _ a); auto; now rewrite samer, (owner_ext a way i i' samei). }

@@ -1,8 +1,7 @@
-"""What printer and folding leave out of an event cannot matter: two programs with one digest are one program."""
+"""What the printer leaves out of an event cannot matter: two programs with one digest are one program."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,7 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_mutants import model_of, program, strategy_of
+from kernel_mutants import program
 from random_fields import WORDS
 
 import placealg as pa
@@ -19,9 +18,9 @@ from placealg.check.kernel import Kernel, kernel
 from placealg.errors import InputError
 from placealg.prover.examine import examine
 from placealg.prover.kernel import fields
-from placealg.prover.verdict import REFUTED, overall
+from placealg.prover.verdict import PROVED, REFUTED, overall
 from placealg.step.edit import edit
-from placealg.step.program import Event, Step
+from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
 
 PROGRAMS = (
@@ -29,7 +28,7 @@ PROGRAMS = (
     "mics", 'hsdp|[checkpoint]\nby = "one"', 'zero1|[optimizer]\naverage = "optimizer"',
     'hsdp|[optimizer]\nskip = "overflow"\n[loss]\nscale = "dynamic"', "zero3@statistics", "zero1@amax",
     "zero1@two_losses", 'hsdp|[loss]\ndivisor = "count"\ncount_axes = ["dp_shard"]',
-    "zero1*dp[q], with shards of each replica's own", "dp, reduced in the last microbatch")
+    "dp, reduced in the last microbatch")
 NAMES = {"from": "source"}
 """Key of an edit -> the field of an event, where it has another name."""
 
@@ -39,8 +38,8 @@ def derived(text: str) -> Step:
     return program(text)
 
 
-def asked(text: str, step: Step) -> Kernel:
-    return kernel(step, strategy_of(text), model_of(text))
+def asked(_: str, step: Step) -> Kernel:
+    return kernel(step)
 
 
 def changed(step: Step, draw: Random) -> tuple[str, Step]:
@@ -63,10 +62,8 @@ def unlike(text: str, step: Step, draw: Random, ask: Callable[[str, Step], Kerne
     before, after = ask(text, step), ask(text, other)
     if not field or before.accepted is None or before.sha256 != after.sha256 or field in fields.DROPPED:
         return ""
-    if field not in fields.ALIKE:
-        return f"{field} is left out for no reason"
-    verdicts = [{(v.id, v.group): v.verdict for v in examine(s).verdicts} for s in (step, other)]
-    return "" if verdicts[0] == verdicts[1] else f"{field} changes a verdict, and not the digest"
+    verdicts = {overall(examine(s).verdicts)[0] for s in (step, other)}
+    return f"{field} changes the verdict, and not the digest" if {PROVED, REFUTED} <= verdicts else ""
 
 
 SEEDS = st.tuples(st.sampled_from(PROGRAMS), st.integers(0, 10**9))
@@ -99,24 +96,17 @@ def test_a_printer_that_leaves_out_a_field_is_found() -> None:
         return asked(text, replace(step, events=tuple(replace(e, op="") for e in step.events)))
 
     found = {unlike("zero3", derived("zero3"), Random(seed), careless) for seed in range(120)}
-    assert "op changes a verdict, and not the digest" in found
-
-
-def test_every_field_is_named_shown_or_left_out_for_a_reason() -> None:
-    shown = {f for table in (fields.USED, fields.FURTHER, fields.FOLDED) for row in table.values() for f in row}
-    every = {f.name for f in dataclasses.fields(Event)}
-    assert every == {*fields.NAMED, *shown, *fields.DROPPED, *fields.ALIKE}
-    assert not shown & set(fields.DROPPED) and set(fields.ALIKE) <= every
+    assert "op changes the verdict, and not the digest" in found
 
 
 def set_to(step: Step, path: str, **said: object) -> Step:
     return replace(step, events=tuple(replace(e, **said) if e.path == path else e for e in step.events))
 
 
-def test_an_op_that_does_more_than_the_model_has_it_is_not_folded() -> None:
+def test_an_op_that_does_more_than_the_model_has_it_is_not_accepted() -> None:
     """A cross entropy that merges statistics of rows which nobody splits; backward reads the same."""
     step = set_to(derived("dp@gpt"), "forward.head.loss.compute", axes=("dp",))
-    assert asked("dp@gpt", step).reason.endswith("forward.head.loss.compute[dp]: axes = dp")
+    assert not asked("dp@gpt", step).accepted
     assert overall(examine(step).verdicts)[0] == REFUTED
 
 
@@ -128,6 +118,6 @@ def test_data_that_nobody_slices_are_not_the_ranks_own(preset: str) -> None:
     whole = replace(sliced, events=tuple(
         replace(e, reads=tuple(r.partition("@")[0] for r in e.reads)) for e in sliced.events
         if not (e.on_tensor and e.verb == "slice")))
-    assert kernel(sliced, strategy, model).accepted
-    assert kernel(whole, strategy, model).accepted is None
+    assert kernel(sliced).accepted
+    assert not kernel(whole).accepted
     assert overall(examine(whole).verdicts)[0] == REFUTED

@@ -1,10 +1,9 @@
-"""The language of programs of ops, and a small program in it: that of proofs/coq/ops/Told.v, and wrong ones."""
+"""The kernel's language, and a small program in it: that of proofs/coq/kernel/Told.v, and wrong ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from placealg.prover.kernel.terms import coq_text
 from placealg.prover.kernel.checker import accepts
 from placealg.prover.kernel.program import (
     AllReduce,
@@ -37,6 +36,7 @@ from placealg.prover.kernel.program import (
     Zero,
     term,
 )
+from placealg.prover.kernel.terms import coq_text
 
 X, W, Y, E, S, G, NEW = map(Number, range(1, 8))
 
@@ -73,7 +73,8 @@ def program(behind: tuple[Instruction, ...] = (REDUCE, MEAN, UPDATE), before: tu
     """A step of data parallelism."""
     lies = Held(W, None, (Full(), Full()))
     return Program(
-        Mesh(2, (), ()), ((Pair(1, 0), Pair(0, 1), Pair(0, 1), Pair(0, 1)),), (ALONE,), (Pair(W, NEW),), (), (lies,),
+        Mesh(2, (), (), ()), ((Pair(1, 0), Pair(0, 1), Pair(0, 1), Pair(0, 1)),), (ALONE,), (Pair(W, NEW),), (),
+        (lies,),
         (Held(X, None, (Shard(0), Shard(0))),), (Run((Read(W, WEIGHT),)),),
         (Once((Run(before),)), Microbatches((Pair(GRADIENT, SUM),), (Run(body),)), Once((Run(behind),))), (), (),
         (WEIGHT,), (Pair(WEIGHT, lies),))

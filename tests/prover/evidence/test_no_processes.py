@@ -50,7 +50,7 @@ if "resource" in LACKS:
     os.fork = refused
 import placealg.cli.commands, placealg.cli.worker_pool, placealg.prover.kernel.theory
 from placealg.cli import main
-sys.exit(main(["prove", *sys.argv[1:], "--no-timing"]))
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -61,7 +61,7 @@ def run(lacks: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]
 
 @needs_commands
 def test_modules_of_some_systems_are_imported_where_they_are_used() -> None:
-    assert run(("resource", "_multiprocessing"), "--help").returncode == 0
+    assert run(("resource", "_multiprocessing"), "prove", "--help").returncode == 0
 
 
 WRONG = """base = "zero2"
@@ -76,7 +76,7 @@ drop = "*.layer.weight.grad.reduce[dp]"
 def test_a_refutation_without_modules_of_the_system(lacks: tuple[str, ...], code: int, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(WRONG)
-    refuted = run(lacks, str(file))
+    refuted = run(lacks, "prove", str(file))
     assert refuted.returncode == code, refuted.stderr
     assert "Traceback" not in refuted.stderr
     assert ("numpy is not installed: pip install numpy" in " ".join(refuted.stdout.split())) == (code == 3)
@@ -85,4 +85,13 @@ def test_a_refutation_without_modules_of_the_system(lacks: tuple[str, ...], code
 @pytest.mark.slow
 @pytest.mark.parametrize("lacks", [("resource", "_multiprocessing"), ("numpy",)])
 def test_a_proof_without_modules_of_the_system(lacks: tuple[str, ...]) -> None:
-    assert run(lacks, "zero3*tp_sp*pp", "--model", "gpt2").returncode == 0
+    assert run(lacks, "prove", "zero3*tp_sp*pp", "--model", "gpt2").returncode == 0
+
+
+@pytest.mark.parametrize("words", [
+    ("simulate", "zero3"), pytest.param(("museum",), marks=pytest.mark.slow),
+    pytest.param(("search", "gpt2", "--devices", "8", "--machine", "h100", "--batch", "64"), marks=pytest.mark.slow)])
+def test_a_command_that_needs_numpy_says_so(words: tuple[str, ...]) -> None:
+    done = run(("numpy",), *words)
+    assert (done.returncode, done.stderr) == (3, "placealg: UNDECIDED: the library of arrays, numpy, is not "
+                                                 "installed: pip install numpy\n")

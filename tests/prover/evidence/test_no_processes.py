@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 from conftest import needs_commands
 
-from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, SolverProcess, z3_answer
+from placealg.prover.evidence.solver import (
+    SAT,
+    UNKNOWN,
+    UNSAT,
+    WITHOUT_PROCESSES,
+    SolverProcess,
+    z3_answer,
+)
 
 POSITIVE = "(declare-const x Int)(assert (> x 0))(check-sat)"
 NOTHING = "(declare-const x Int)(assert (> x x))(check-sat)"
@@ -29,6 +37,18 @@ def test_the_solver_runs_here_where_no_process_starts(monkeypatch: pytest.Monkey
     assert solver.ask_text(POSITIVE).model["x"] > 0
     assert solver.ask_text("(").reason.startswith("solver error")
     solver.stop()
+
+
+@pytest.mark.parametrize("platform", WITHOUT_PROCESSES)
+def test_a_browser_is_asked_for_no_process_and_no_pipe(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError("asked for")
+
+    monkeypatch.setattr(sys, "platform", platform)
+    for name in ("get_context", "get_all_start_methods", "Pipe"):
+        monkeypatch.setattr(multiprocessing, name, asked)
+    solver = SolverProcess()
+    assert [solver.ask_text(t).status for t in (POSITIVE, NOTHING)] == [SAT, UNSAT]
 
 
 def test_a_solver_that_runs_here_is_limited_by_its_work() -> None:

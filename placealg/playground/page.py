@@ -22,7 +22,7 @@ from placealg.cli.resemblance import resembled
 from placealg.errors import InputError
 from placealg.progress import Listener, listening, remarking
 from placealg.render.proof import SAYS as MEANS
-from placealg.render.report import report, verdict
+from placealg.render.report import refutation, report, verdict
 
 FILE = "strategy.toml"
 """What the page's text is called where it is a file, as messages say."""
@@ -48,6 +48,7 @@ def proof(text: str, model: str) -> Said:
             "verdict": str(found.verdict), "class": found.cls or "", "strategy": found.strategy, "model": found.model,
             "says": MEANS.get((found.verdict, found.cls or ""), found.why_undecided or ""),
             "page": verdict(found, SAYS, verified.text(found)), "resembles": list(alike or ()),
+            "counterexample": refutation(shown) if shown else "",
             "repair": {"edit": shown.repair.edit, "file": shown.repair.file, "cost": shown.repair.cost}
             if shown and shown.repair else None}
 

@@ -23,7 +23,7 @@ from placealg.cost.javascript import SIZES, definitions, javascript
 from placealg.cost.mathml import mathml
 from placealg.cost.stage import StageStep, stage_of
 from placealg.mesh import Axis, Mesh
-from placealg.prover.verdict import OBLIGATIONS, Report
+from placealg.prover.verdict import OBLIGATIONS, Counterexample, Report
 from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
 from placealg.render.counterexample_drawing import draw_counterexample
 from placealg.render.mesh_drawing import HELD, draw_strategy, drawn_sizes
@@ -45,6 +45,10 @@ LONGEST = 400
 
 MOST_DRAWN = 16
 """A mesh of more devices than this is drawn smaller."""
+
+CERTIFIED = ("the proof as files, which another solver replays: `placealg prove --certificate DIR` and "
+             "`placealg recheck DIR`")
+"""How a reader of the page comes to the proof itself."""
 
 FOLLOWED, MOST_FOLLOWED = (2, 4, 8, 16), 8
 """Sizes of an axis at which placements are drawn, for sliders to come to, and how many of these drawings there are."""
@@ -287,13 +291,18 @@ def _typeset(formula: Formula) -> str:
 
 def _verdicts(every: Sequence[Told], says: Mapping[str, str]) -> str:
     """A section with a part per strategy; the page of costs alone has none."""
-    parts = [element("div", element("h3", written(one.strategy.name)), verdict(one.report, says), data_strategy=k)
-             for k, one in enumerate(every) if one.report is not None]
+    parts = []
+    for k, one in enumerate(every):
+        if one.report is not None:
+            shown = one.report.counterexample
+            against = element("h3", "counterexample") + refutation(shown) if shown else ""
+            parts.append(element("div", element("h3", written(one.strategy.name)), verdict(one.report, says), against,
+                                 element("p", written(CERTIFIED), class_="soft"), data_strategy=k))
     return element("section", element("h2", "what is proved"), *parts, data_part="what is proved") if parts else ""
 
 
 def verdict(found: Report, says: Mapping[str, str], kernel: str = "") -> str:
-    """A verdict as HTML: its obligations, what it assumes, and its counterexample drawn and told.
+    """A verdict as HTML: its obligations, and what it assumes.
 
     `says` maps the name of a hypothesis to what it says, `kernel` is the verified checker's answer.
     """
@@ -307,15 +316,15 @@ def verdict(found: Report, says: Mapping[str, str], kernel: str = "") -> str:
     lists = [("assuming", [assumption(h, says) for h in found.hypotheses] or ["nothing"]),
              ("not covered", list(found.not_covered)), ("lemmas", list(found.lemmas)),
              ("checked by", [found.versions] if found.versions else []), ("kernel", [kernel] if kernel else [])]
-    page = _table([row[0] for row in rows]) + _table(
+    return _table([row[0] for row in rows]) + _table(
         [(name if k == 0 else "", text) for name, texts in lists for k, text in enumerate(texts)], head=False)
-    if found.counterexample:
-        page += element("h3", "counterexample") + element("p", written(found.counterexample.explanation))
-        page += element("div", str(draw_counterexample(found.counterexample)), class_="scroll")
-        page += _table([(n, text) for n, text in counterexample_rows(found.counterexample) if text], head=False)
-    page += element("p", written("the proof as files, which another solver replays: `placealg prove --certificate DIR` "
-                                 "and `placealg recheck DIR`"), class_="soft")
-    return page
+
+
+def refutation(found: Counterexample) -> str:
+    """A counterexample as HTML: explained, drawn, and told row by row."""
+    rows = [(name, text) for name, text in counterexample_rows(found) if text]
+    drawn = element("div", str(draw_counterexample(found)), class_="scroll")
+    return element("p", written(found.explanation)) + drawn + _table(rows, head=False)
 
 
 def _table(rows: Sequence[Sequence[str]], head: bool = True) -> str:

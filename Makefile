@@ -10,7 +10,7 @@ EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-core test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch watch-seconds watch-write models models-write coq \
-        browser clean
+        browser playground clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-24s%s\n' "$$a" "$$b"; done
@@ -124,8 +124,13 @@ coq:        ## the theory, checked by Coq, and the kernel's checker extracted; w
 	@build=$$(mktemp -d) && trap 'rm -rf "$$build"' EXIT && proofs/coq/check.sh "$$build" \
 		&& $(or $(wildcard $(BIN)/python),python3) tests/coq/extracted.py "$$build"
 
-browser: $(STAMP)  ## the report's page in a headless Chromium: it renders, its sliders agree with Python
-	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py
+PLAYGROUND ?= build/playground
+NUMPY ?=  # a wheel of numpy for the browser's Python and its SHA-256: NUMPY='numpy-...wasm32.whl 9f86d0...'
+playground: $(STAMP)  ## the page on which strategies are written and proved in a browser, in build/playground: needs npm and node, and once a network
+	@$(BIN)/python -m placealg.playground $(PLAYGROUND) $(NUMPY)
+
+browser: $(STAMP)  ## the report's page and the playground in a headless Chromium: they render, prove, and agree with Python
+	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py tests/playground/test_playground.py
 
 clean:      ## remove the environments and all caches
 	rm -rf $(VENV) $(JUPYTER) $(TORCH) $(MODELS) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info

@@ -59,9 +59,8 @@ def build(out: Path, cache: Path, numpy: tuple[Path, str] | None = None) -> dict
         solver = [w for w in wheels if "pyemscripten" in w.name]
         for wheel in solver:
             shutil.copy(wheel, made / "python" / wheel.name)
-        _archive(made / "python" / "libraries.zip", _of_wheels(w for w in wheels if w not in solver), b"library")
-        _archive(made / "python" / "placealg.zip", _of_placealg())
-        _compile(made / "python")
+        _pack(made, "libraries.zip", _of_wheels(w for w in wheels if w not in solver), cache, b"library")
+        _pack(made, "placealg.zip", _of_placealg(), cache)
         editor = _editor([one for one in wanted if one.module], got, made)
         for name in PAGE:
             shutil.copy(Path(__file__).with_name(name), made / name)
@@ -107,31 +106,42 @@ def _of_placealg() -> Mapping[str, bytes]:
         if path.is_file() and kept and "__pycache__" not in name.parts and name.parts[0] != "_proofs":
             found[f"placealg/{name.as_posix()}"] = path.read_bytes()
     proofs = proofs_folder("")
-    for path in sorted(proofs.rglob("*.toml")):
+    for path in sorted(path for kind in ("toml", "json") for path in proofs.rglob(f"*.{kind}")):
         found[f"placealg/_proofs/{path.relative_to(proofs).as_posix()}"] = path.read_bytes()
     return found
 
 
-def _archive(path: Path, held: Mapping[str, bytes], comment: bytes = b"") -> None:
-    """A zip that is the same whenever it is made."""
-    with zipfile.ZipFile(path, "w") as out:
-        out.comment = comment
-        for name, data in held.items():
-            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
-            entry.comment = b"text" if Path(name).name in READ_AS_TEXT else b""
-            out.writestr(entry, data, zipfile.ZIP_DEFLATED)
-
-
-def _compile(folder: Path) -> None:
-    say("compiling to byte code")
-    archives = [str(folder / name) for name in ("libraries.zip", "placealg.zip")]
+def _pack(out: Path, name: str, held: Mapping[str, bytes], cache: Path, comment: bytes = b"") -> None:
+    """An archive of byte code; the last one of each name is kept, to be taken again where it holds the same."""
+    archive, program = out / "python" / name, Path(__file__).with_name("compile.mjs")
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.comment = comment
+        for member, data in held.items():
+            entry = zipfile.ZipInfo(member, (2020, 1, 1, 0, 0, 0))
+            entry.comment = b"text" if Path(member).name in READ_AS_TEXT else b""
+            zipped.writestr(entry, data, zipfile.ZIP_DEFLATED)
+    key, kept = hashlib.sha256(archive.read_bytes() + program.read_bytes()).hexdigest(), cache / f"compiled-{name}"
+    if _comment(kept) == key.encode():
+        shutil.copy(kept, archive)
+        return
+    say(f"compiling {name} to byte code")
     try:
-        done = subprocess.run(["node", str(Path(__file__).with_name("compile.mjs")), str(folder), *archives],
-                              capture_output=True, text=True, check=False)
+        done = subprocess.run(["node", str(program), str(out / "python"), str(archive), key], capture_output=True,
+                              text=True, check=False)
     except OSError as error:
         raise InputError(f"the playground's byte code is made under Node: {error.strerror}", where="node") from None
     if done.returncode:
         raise InputError(f"the byte code could not be made: {' '.join(done.stderr.split())[-300:]}", where="node")
+    shutil.copy(archive, kept)
+
+
+def _comment(archive: Path) -> bytes:
+    """The comment of an archive; of what is none, nothing."""
+    try:
+        with zipfile.ZipFile(archive) as held:
+            return held.comment
+    except (OSError, zipfile.BadZipFile):
+        return b""
 
 
 def _editor(parts: Iterable[Download], got: Mapping[str, Path], out: Path) -> dict[str, str]:

@@ -59,10 +59,10 @@ def is_whole(path: Path, sha256: str) -> bool:
 
 def _fetch(one: Download, cache: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="placealg") as folder:
-        command = ["npm", "pack", "--silent", "--pack-destination", folder, one.npm] if one.npm else [
-            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", *PLATFORM,
-            "--dest", folder, one.pypi]
-        why = _ran(command, folder)
+        npm = ["npm", "pack", "--silent", "--fetch-retries=0", "--pack-destination", folder, one.npm]
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+               "--retries=0", *PLATFORM, "--dest", folder, one.pypi]
+        why = _ran(npm if one.npm else pip, folder)
         found = Path(folder) / one.name
         if not found.is_file():
             raise InputError(f"the playground needs {one.npm or one.pypi}, which is not in {cache} and could not be "

@@ -7,7 +7,7 @@ import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } 
 import { setDiagnostics, lintGutter } from "@codemirror/lint";
 import { toml } from "@codemirror/legacy-modes/mode/toml";
 
-export const isFile = text => /[=\n#]/.test(text.trim());
+export const isFile = text => /^\[|[=\n#]/.test(text.trim());
 
 // Every schema that a value may have: what stands behind alternatives and lists.
 const variants = schema => schema ? [schema, ...[...(schema.anyOf || []), ...(schema.items ? [schema.items] : [])].flatMap(variants)] : [];
@@ -38,13 +38,14 @@ export function completions(text, at, words, events) {
   if (value) {
     const [, key, quote, typed] = value;
     const quoted = label => quote ? label : `"${label}"`;
-    const own = table === "edit" && ["drop", "before", "after", "set", "move", "swap", "path"].includes(key) ? events
+    const own = table === "edit" && (words.edits.includes(key) || key === "path") && !valuesOf(inside(schemas, key)).length ? events
       : key === "base" ? words.strategies.map(one => one.name) : key === "model" ? words.models
       : valuesOf(inside(schemas, key));
     const word = key === "base" ? /[\w.]*$/.exec(typed)[0] : typed;
     return found(word.length, [...new Set(own.map(String))].map(label => ({ label: key === "base" && typed !== word ? label : quoted(label), type: "enum" })));
   }
   const key = /^\s*([\w-]*)$/.exec(before);
+  if (key && table === "edit") return found(key[1].length, words.edits.map(label => ({ label, apply: `${label} = `, type: "property" })));
   return key && found(key[1].length, keysOf(schemas).filter(([, schema]) => table || !isTable(schema) || variants(schema).some(one => one.enum))
     .map(([label, schema]) => ({ label, detail: schema.description, apply: `${label} = `, type: "property" })));
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from placealg.errors import InputError
 from placealg.progress import Listener, listening, remarking
 from placealg.render.proof import SAYS as MEANS
 from placealg.render.report import refutation, report, verdict
+from placealg.strategy.file import proofs_folder
 
 FILE = "strategy.toml"
 """What the page's text is called where it is a file, as messages say."""
@@ -39,7 +42,10 @@ def costs(text: str, model: str) -> Said:
 
 
 def proof(text: str, model: str) -> Said:
-    """The verdict: `document` is what `prove --format json --no-timing` prints, `page` the same as HTML."""
+    """The verdict: `document` is what `prove --format json --no-timing` prints, the rest the same as HTML and words.
+
+    A repair stands apart from the counterexample: who learns looks for it first.
+    """
     case, chosen = _read(text, model)
     found, _ = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)
     verified, alike = kernel_of(chosen, case, found), resembled(case, found)
@@ -48,7 +54,7 @@ def proof(text: str, model: str) -> Said:
             "verdict": str(found.verdict), "class": found.cls or "", "strategy": found.strategy, "model": found.model,
             "says": MEANS.get((found.verdict, found.cls or ""), found.why_undecided or ""),
             "page": verdict(found, SAYS, verified.text(found)), "resembles": list(alike or ()),
-            "counterexample": refutation(shown) if shown else "",
+            "counterexample": refutation(replace(shown, repair=None)) if shown else "",
             "repair": {"edit": shown.repair.edit, "file": shown.repair.file, "cost": shown.repair.cost}
             if shown and shown.repair else None}
 
@@ -75,13 +81,22 @@ def answer(call: str, text: str, model: str, hear: Listener = lambda text: None)
     return json.dumps({**said, "remarks": [_error(line) for line in remarks]}, ensure_ascii=False)
 
 
-def is_file(text: str) -> bool:
-    """Whether a text is a strategy file rather than an expression, which has no `=` and no second line.
+def settle(folder: Path) -> None:
+    """Work in a folder beside which the files that come with placealg lie, so that the text of one finds another."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for there in proofs_folder("").iterdir():
+        if there.is_dir() and not (folder.parent / there.name).exists():
+            (folder.parent / there.name).symlink_to(there, target_is_directory=True)
+    os.chdir(folder)
 
-    >>> is_file("zero3*tp_sp"), is_file('base = "zero3"'), is_file("# nothing")
-    (False, True, True)
+
+def is_file(text: str) -> bool:
+    """Whether a text is a strategy file rather than an expression, which has no `=`, no table and no second line.
+
+    >>> is_file("zero3*tp_sp"), is_file('base = "zero3"'), is_file("# nothing"), is_file("[mesh]")
+    (False, True, True, True)
     """
-    return any(sign in text.strip() for sign in ("=", "\n", "#"))
+    return re.search(r"^\[|[=\n#]", text.strip()) is not None
 
 
 def _read(text: str, model: str) -> tuple[CommandCase, Any]:

@@ -93,7 +93,7 @@ const sizes = () => Object.fromEntries(rows().map(row => [row.dataset.size, row.
 let grown;
 function framed(kept) {
   const frame = $("page"), inside = within();
-  inside.head.append(make("style", { textContent: "body { background: transparent; } main { padding: 0 0 8px; } header { display: none; } section:first-of-type { margin-top: 0; }" }));
+  inside.head.append(make("style", { textContent: "body { background: transparent; } main { padding: 0 0 8px; } header { display: none; } section { margin: 0 0 14px; }" }));
   $("waiting").hidden = true;
   frame.hidden = false;
   for (const row of rows()) {
@@ -126,7 +126,7 @@ async function prove() {
   $("prove").disabled = false;
   $("stop").hidden = true;
   if (!complain(said)) tell(said, text, (performance.now() - began) / 1000);
-  else $("verdict").replaceChildren(make("p", { className: "soft", textContent: "there is no verdict: what is written cannot be read" }));
+  else $("verdict").replaceChildren(make("p", { className: "soft", textContent: "There is no verdict." }));
   if (editor.text() !== text) price();
 }
 
@@ -135,6 +135,8 @@ function tell(said, text, seconds) {
   const children = [
     make("div", { className: `big ${said.verdict}`, textContent: said.verdict + (said.class ? `, ${said.class}` : "") }),
     make("p", {}, make("b", { textContent: `${said.strategy} on ${said.model}` }), said.says ? `: ${said.says}` : "")];
+  const given = state.words.bugs.find(one => text.startsWith(one.text.trimEnd()));
+  if (given && said.verdict === "PROVED") children.push(make("p", { className: "note", textContent: `Repaired: every line of ${given.name} stands, and the step is proved.` }));
   if (said.counterexample) children.push(html(said.counterexample, "counterexample"));
   if (said.repair) children.push(mend(said.repair, text));
   if (said.resembles.length) {
@@ -176,12 +178,11 @@ async function link() {
   const said = new URLSearchParams(), text = editor.text().trim();
   said.set(isFile(text) ? "text" : "strategy", isFile(text) ? await pack(editor.text()) : text);
   if ($("model").value) said.set("model", $("model").value);
-  const set = Object.entries(sizes()).map(pair => pair.join(":")).join(",");
+  const moved = rows().map(row => [row.dataset.size, row.querySelector("[type=text]")]).filter(([, field]) => field.value !== field.defaultValue);
+  const set = moved.map(([name, field]) => `${name}:${field.value}`).join(",");
   if (set) said.set("set", set);
   history.replaceState(null, "", `#${said}`);
-  $("address").hidden = false;
-  $("address").textContent = location.href;
-  try { await navigator.clipboard.writeText(location.href); status("the link is copied"); } catch { status("the link stands in the address bar"); }
+  try { await navigator.clipboard.writeText(location.href); status("the link is copied"); } catch { status("the link stands in the address bar: copy it there"); }
 }
 async function opened() {
   const said = new URLSearchParams(location.hash.slice(1)), bug = state.words.bugs.find(one => one.name === said.get("bug"));

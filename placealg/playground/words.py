@@ -1,4 +1,4 @@
-"""What the page knows before any Python runs: names to choose from, bugs to load, and the schema of a strategy file."""
+"""What the page knows before any Python runs: names to choose from, bugs to load, the keys of a strategy file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from placealg.cli.bug_files import folder
 from placealg.models.config import SYMBOLIC, shipped
+from placealg.step.edit import ACTIONS
 from placealg.strategy.catalogue import catalogue
 from placealg.strategy.file import read_strategy_file
 from placealg.strategy.json_schema import json_schema
@@ -25,4 +26,5 @@ def words() -> dict[str, Any]:
         "bugs": [{"name": path.stem, "title": file.strategy.name, "source": file.source,
                   "text": path.read_text(encoding="utf-8")} for path, file in bugs],
         "schema": json_schema(),
+        "edits": list(dict.fromkeys((*ACTIONS, *(key for keys in ACTIONS.values() for key in keys)))),
     }

@@ -27,7 +27,9 @@ try:
 except ImportError:
     from placealg.playground.plain_arrays import install
     install()
-from placealg.playground.page import answer
+from pathlib import Path
+from placealg.playground.page import answer, settle
+settle(Path.home() / "playground" / "mine")
 `);
   answer = python.globals.get("answer");
   say("ready");

@@ -7,7 +7,7 @@ from math import prod
 
 from placealg.mesh import Axis, Mesh
 from placealg.prover.verdict import Counterexample
-from placealg.render.svg import CHARACTER, FAINT, INK, PALETTE, SOFT, Picture, clipped, element, label
+from placealg.render.svg import BOLD, FAINT, INK, PALETTE, SOFT, Picture, clipped, element, label
 
 WRONG, RIGHT = PALETTE[1], PALETTE[2]
 """The colours of what goes wrong and of what the single device has."""
@@ -18,7 +18,8 @@ MOST = 32
 BOX, HEIGHT, GAP, MARGIN, ROW = 118, 40, 10, 16, 18
 """A rank's width and height, gaps, the margin, the height of a line of text, in pixels."""
 
-WIDTH = 560
+WIDTH = 430
+"""The width of the text, in pixels."""
 
 
 def draw_counterexample(found: Counterexample) -> Picture:
@@ -33,7 +34,7 @@ def draw_counterexample(found: Counterexample) -> Picture:
     ranks = [{axis: at if shown[axis] == sizes[axis] else device.get(axis, 0) for axis, at in rank.items()}
              for rank in Mesh(tuple(Axis(axis, n) for axis, n in shown.items())).ranks(shown)]
     across = min(list(shown.values())[-1] if shown else 1, 8)
-    body = [label(MARGIN, 24, clipped(found.event, WIDTH, 13), 13, font_weight="bold")]
+    body = [label(MARGIN, 24, clipped(found.event, WIDTH, 13, BOLD), 13, font_weight="bold")]
     where = ", ".join(f"{axis} = {n}" for axis, n in found.sizes)
     body.append(label(MARGIN, 42, f"{found.obligation} fails at {where}", fill=SOFT))
     for k, rank in enumerate(ranks):
@@ -43,11 +44,12 @@ def draw_counterexample(found: Counterexample) -> Picture:
     for colour, who, what, number in ((WRONG, "this rank", found.got, found.distributed),
                                       (RIGHT, "the single device", found.want, found.single_device)):
         body.append(element("rect", x=MARGIN, y=y - 11, width=4, height=2 * ROW, fill=colour))
-        body.append(label(MARGIN + 12, y, f"{who}: {clipped(what, WIDTH - 110)}", fill=colour, font_weight="bold"))
-        body.append(label(MARGIN + 12, y + ROW, clipped(number, WIDTH), fill=SOFT))
+        told = f"{who}: {clipped(what, WIDTH - 110, character=BOLD)}"
+        body.append(label(MARGIN + 12, y, told, fill=colour, font_weight="bold"))
+        body.append(label(MARGIN + 12, y + ROW, clipped(number, WIDTH - 12), fill=SOFT))
         y += 2 * ROW + 12
-    longest = max(CHARACTER * 11 * 1.1 * 92, float(across * (BOX + GAP)))
-    return Picture(2 * MARGIN + longest, float(y), "".join(body), f"counterexample: {found.obligation} at {where}")
+    width = 2.0 * MARGIN + max(WIDTH, across * (BOX + GAP))
+    return Picture(width, float(y), "".join(body), f"counterexample: {found.obligation} at {where}")
 
 
 def _rank(rank: Mapping[str, int], wrong: bool, x: float, y: float) -> str:

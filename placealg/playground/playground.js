@@ -10,7 +10,8 @@ const PARTS = {  // tab -> the parts of the report's page that it shows
 };
 const FIRST = "zero3";
 const state = { words: undefined, files: {}, addresses: {}, worker: undefined, ready: false, waiting: new Map(), last: 0,
-  events: [], tab: "costs", sizes: {}, proving: false };
+  events: [], tab: "costs", sizes: {}, proving: false,
+  shown: undefined };  // of what the page shows costs, or an error
 const status = text => { $("status").textContent = text; };
 
 // Loading: every file once, into memory, from which each worker starts; a worker that was stopped asks for none again.
@@ -74,15 +75,17 @@ function complain(said) {
   return Boolean(said.error);
 }
 
+const written = () => `${$("model").value}\n${editor.text()}`;
 let turn = 0;
 async function price() {
   if (!state.ready || state.proving) return;
-  const mine = ++turn, said = await ask("costs");
-  if (mine !== turn || complain(said)) return;
+  const mine = ++turn, of = written(), said = await ask("costs");
+  if (mine !== turn) return;
+  if (complain(said)) { state.shown = of; return; }
   state.events = said.events;
   const kept = Object.keys(state.sizes).length ? state.sizes : sizes();
   state.sizes = {};
-  $("page").onload = () => framed(kept);
+  $("page").onload = () => { framed(kept); state.shown = of; };
   $("page").srcdoc = said.page;
 }
 
@@ -114,20 +117,23 @@ function show(tab) {
   }
 }
 
+// Where a verdict stands: what is said in place of one.
+const remarkOf = text => $("verdict").replaceChildren(make("p", { className: "soft", textContent: text }));
+
 async function prove() {
   if (!state.ready || state.proving) return;
   state.proving = true;
   turn++;
   $("prove").disabled = true;
   $("stop").hidden = false;
-  $("verdict").replaceChildren(make("p", { className: "soft", textContent: "proving; the page stays yours meanwhile…" }));
+  remarkOf("proving; the page stays yours meanwhile…");
   const began = performance.now(), text = editor.text(), said = await ask("proof");
   state.proving = false;
   $("prove").disabled = false;
   $("stop").hidden = true;
   if (!complain(said)) tell(said, text, (performance.now() - began) / 1000);
-  else $("verdict").replaceChildren(make("p", { className: "soft", textContent: "There is no verdict." }));
-  if (editor.text() !== text) price();
+  else remarkOf("There is no verdict.");
+  if (state.shown !== written()) price();
 }
 
 function tell(said, text, seconds) {
@@ -190,7 +196,7 @@ async function opened() {
   $("model").value = state.words.models.includes(said.get("model")) ? said.get("model") : "";
   let text = said.get("strategy") || bug?.text || FIRST;
   if (said.has("text")) {
-    try { text = await unpack(said.get("text")); } catch { complain({ error: "the link is not whole: its text cannot be read", line: 0 }); }
+    try { text = await unpack(said.get("text")); } catch { remarkOf("The link is not whole: its text cannot be read."); }
   }
   editor.put(text);
 }
@@ -200,9 +206,9 @@ function choose(what) {
   if (!name) return;
   state.sizes = {};
   $("model").value = "";
-  $("verdict").replaceChildren(make("p", { className: "soft", textContent: kind === "bug"
+  remarkOf(kind === "bug"
     ? `${bug.title}${bug.source ? `, from ${bug.source}` : ""}. Prove it, read why it is refuted, and mend it by an [[edit]] of your own below its last line.`
-    : "No verdict yet." }));
+    : "No verdict yet.");
   editor.put(kind === "bug" ? bug.text : name);
 }
 
@@ -234,5 +240,5 @@ async function main() {
   await loaded;
   startWorker();
 }
-window.playground = { state, text: () => editor.text(), put: text => editor.put(text) };
+window.playground = { state, text: () => editor.text(), put: text => editor.put(text), settled: () => state.ready && state.shown === written() };
 main().catch(error => status(`the page could not be loaded: ${error.message}`));

@@ -79,7 +79,7 @@ def page(served: Served) -> Iterator[browser.Browser]:
     made.close()
 
 
-PRICED = "playground.state.ready && !document.getElementById('page').hidden && !playground.state.waiting.size"
+PRICED = "playground.settled()"
 VERDICT = "document.querySelector('#verdict .big')?.textContent"
 ERROR = "document.getElementById('error').textContent"
 FRAME = "document.getElementById('page').contentDocument"
@@ -87,8 +87,8 @@ FRAME = "document.getElementById('page').contentDocument"
 
 def put(page: browser.Browser, text: str) -> None:
     """Write a strategy, and wait until it is priced or complained of."""
-    page.run(f"playground.put({json.dumps(text)}); new Promise(done => setTimeout(done, 600))")
-    page.wait("!playground.state.waiting.size")
+    page.run(f"playground.put({json.dumps(text)})")
+    page.wait(PRICED)
 
 
 def prove(page: browser.Browser, text: str) -> str:
@@ -121,7 +121,7 @@ def test_it_proves_says_who_checked_it_and_asks_for_nothing_more(page: browser.B
     assert page.complaints() == []
 
 
-@pytest.mark.parametrize("bug", ["zero1_publish_dropped", *random.Random(51).sample(MISTAKES, 2)])
+@pytest.mark.parametrize("bug", ["zero1_publish_dropped", *random.Random(51).sample(MISTAKES, 1)])
 def test_a_verdict_is_that_of_the_command_to_the_byte(bug: str, page: browser.Browser, tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     same(page, (ROOT / f"proofs/refuted/{bug}.toml").read_text(encoding="utf-8"), tmp_path, monkeypatch)
@@ -209,30 +209,28 @@ def test_a_long_proof_leaves_the_page_free_and_is_stopped(page: browser.Browser,
     assert served.asked == before
 
 
-def test_a_link_carries_text_model_and_sizes(page: browser.Browser, served: Served) -> None:
+def test_a_link_carries_text_model_and_sizes(page: browser.Browser) -> None:
     put(page, "# ü and “quotes”\nbase = \"zero3\"\n")
     page.run("""(menu => { menu.value = "gpt2"; menu.dispatchEvent(new Event("change")); })(
         document.getElementById("model"))""")
-    page.wait("!playground.state.waiting.size")
+    page.wait(PRICED)
     move(page, {"dp": "32"})
     press(page, "Copy a link")
     address = page.wait("location.hash.includes('set=') && location.href")
-    page.open("about:blank")
     page.open(address)
     page.wait(PRICED)
     assert page.run("[playground.text(), document.getElementById('model').value]") \
         == ['# ü and “quotes”\nbase = "zero3"\n', "gpt2"]
     assert page.run(f"{FRAME}.querySelector('[data-size=dp] [type=text]').value") == "32"
-    page.open("about:blank")
-    page.open(f"{served.address}#text=nonsense")
-    page.wait("playground.state.ready")
-    assert page.run("!!playground.text()")
+    page.run("location.hash = '#text=nonsense'")
+    assert page.wait("document.getElementById('verdict').textContent.includes('link is not whole')")
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_screen(page: browser.Browser, width: int) -> None:
     page.ask("Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=width < 600)
-    assert prove(page, OF_ONES_OWN).startswith("REFUTED")
+    if width < 600:
+        assert prove(page, OF_ONES_OWN).startswith("REFUTED")
     for tab in ("costs", "placement", "program"):
         page.run(f"document.querySelector('[data-tab={tab}]').click(); new Promise(done => setTimeout(done, 200))")
         assert page.run("document.documentElement.scrollWidth") <= width

@@ -53,7 +53,7 @@ def proof(text: str, model: str) -> Said:
     return {"document": json_text(proof_document(found, verified, alike, timing=False)),
             "verdict": str(found.verdict), "class": found.cls or "", "strategy": found.strategy, "model": found.model,
             "says": MEANS.get((found.verdict, found.cls or ""), found.why_undecided or ""),
-            "page": verdict(found, SAYS, verified.text(found)), "resembles": list(alike or ()),
+            "kernel": verified.text(found), "page": verdict(found, SAYS), "resembles": list(alike or ()),
             "counterexample": refutation(replace(shown, repair=None)) if shown else "",
             "repair": {"edit": shown.repair.edit, "file": shown.repair.file, "cost": shown.repair.cost}
             if shown and shown.repair else None}

@@ -11,7 +11,7 @@ const PARTS = {  // tab -> the parts of the report's page that it shows
 const FIRST = "zero3";
 const state = { words: undefined, files: {}, addresses: {}, worker: undefined, ready: false, waiting: new Map(), last: 0,
   events: [], tab: "costs", sizes: {}, proving: false,
-  shown: undefined };  // of what the page shows costs, or an error
+  shown: undefined, proved: undefined };  // of what text and model the page shows costs, or an error; and a verdict
 const status = text => { $("status").textContent = text; };
 
 // Loading: every file once, into memory, from which each worker starts; a worker that was stopped asks for none again.
@@ -117,8 +117,11 @@ function show(tab) {
   }
 }
 
+// A verdict on something else than what is written stays, and says so.
+const date = () => $("verdict").classList.toggle("old", state.proved !== undefined && state.proved !== written());
+
 // Where a verdict stands: what is said in place of one.
-const remarkOf = text => $("verdict").replaceChildren(make("p", { className: "soft", textContent: text }));
+const remarkOf = text => { state.proved = undefined; $("verdict").classList.remove("old"); $("verdict").replaceChildren(make("p", { className: "soft", textContent: text })); };
 
 async function prove() {
   if (!state.ready || state.proving) return;
@@ -127,10 +130,11 @@ async function prove() {
   $("prove").disabled = true;
   $("stop").hidden = false;
   remarkOf("proving; the page stays yours meanwhile…");
-  const began = performance.now(), text = editor.text(), said = await ask("proof");
+  const began = performance.now(), text = editor.text(), of = written(), said = await ask("proof");
   state.proving = false;
   $("prove").disabled = false;
   $("stop").hidden = true;
+  state.proved = of;
   if (!complain(said)) tell(said, text, (performance.now() - began) / 1000);
   else remarkOf("There is no verdict.");
   if (state.shown !== written()) price();
@@ -150,10 +154,12 @@ function tell(said, text, seconds) {
     open.onclick = () => choose(`bug:${said.resembles[0]}`);
     children.push(make("div", { className: "note" }, make("p", { textContent: `It resembles a known bug: ${said.resembles[1]}` }), open));
   }
-  children.push(make("details", { open: said.verdict !== "REFUTED" }, make("summary", { textContent: "obligations, assumptions, and who has checked it" }), html(said.page, "obligations")),
+  children.push(make("p", { id: "kernel" }, make("b", { textContent: "verified checker: " }), said.kernel),
+    make("details", { open: said.verdict !== "REFUTED" && innerWidth > 860 }, make("summary", { textContent: "obligations, assumptions, and who has checked it" }), html(said.page, "obligations")),
     make("details", {}, make("summary", { textContent: "as JSON, as `placealg prove --format json --no-timing` prints it" }), make("pre", { id: "document", textContent: said.document })),
     make("p", { className: "soft", textContent: `${seconds.toFixed(1)} s` }));
   $("verdict").replaceChildren(...children);
+  date();
   $("verdict").scrollIntoView({ block: "nearest" });
 }
 
@@ -228,10 +234,10 @@ async function main() {
   state.words = await (await fetch("words.json")).json();
   menus();
   editor = makeEditor($("editor"), { words: state.words, events: () => state.events, submit: prove,
-    changed: () => { clearTimeout(typed); typed = setTimeout(price, 400); } });
+    changed: () => { date(); clearTimeout(typed); typed = setTimeout(price, 400); } });
   await opened();
   $("example").onchange = () => { choose($("example").value); $("example").value = ""; };
-  $("model").onchange = price;
+  $("model").onchange = () => { date(); price(); };
   $("prove").onclick = prove;
   $("stop").onclick = stop;
   $("link").onclick = link;

@@ -301,11 +301,8 @@ def _verdicts(every: Sequence[Told], says: Mapping[str, str]) -> str:
     return element("section", element("h2", "what is proved"), *parts, data_part="what is proved") if parts else ""
 
 
-def verdict(found: Report, says: Mapping[str, str], kernel: str = "") -> str:
-    """A verdict as HTML: its obligations, and what it assumes.
-
-    `says` maps the name of a hypothesis to what it says, `kernel` is the verified checker's answer.
-    """
+def verdict(found: Report, says: Mapping[str, str]) -> str:
+    """A verdict as HTML: its obligations, and what it assumes; `says` maps the name of a hypothesis to what it says."""
     rows = [[("", "obligation", "verdict", "class", "groups", "instances", "it holds iff")]]
     for identifier, statement in OBLIGATIONS.items():
         verdicts = found.of(identifier)
@@ -315,7 +312,7 @@ def verdict(found: Report, says: Mapping[str, str], kernel: str = "") -> str:
                       f"{sum(v.instances for v in verdicts):,}", statement)])
     lists = [("assuming", [assumption(h, says) for h in found.hypotheses] or ["nothing"]),
              ("not covered", list(found.not_covered)), ("lemmas", list(found.lemmas)),
-             ("checked by", [found.versions] if found.versions else []), ("kernel", [kernel] if kernel else [])]
+             ("checked by", [found.versions] if found.versions else [])]
     return _table([row[0] for row in rows]) + _table(
         [(name if k == 0 else "", text) for name, texts in lists for k, text in enumerate(texts)], head=False)
 

@@ -114,8 +114,10 @@ def test_it_proves_says_who_checked_it_and_asks_for_nothing_more(page: browser.B
     assert not [path for path in before if not re.fullmatch(r"/[\w./-]*", path)]
     assert prove(page, "zero3") == "PROVED, PARAMETRIC"
     text = page.run("document.getElementById('verdict').textContent")
-    assert "accepted: this program (sha256" in text and "equal_counts over {dp, microbatch}" in text
+    assert "accepted: this program (sha256" in page.run("document.getElementById('kernel').textContent")
+    assert "equal_counts over {dp, microbatch}" in text
     put(page, "zero3*tp_sp")
+    assert page.run("document.getElementById('verdict').className") == "old"
     assert served.asked == before
     assert not [url for url in page.requests() if not url.startswith((served.address, "blob:", "data:", "about:"))]
     assert page.complaints() == []

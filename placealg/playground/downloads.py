@@ -59,7 +59,7 @@ def is_whole(path: Path, sha256: str) -> bool:
 
 def _fetch(one: Download, cache: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="placealg") as folder:
-        npm = ["npm", "pack", "--silent", "--fetch-retries=0", "--pack-destination", folder, one.npm]
+        npm = ["npm", "pack", "--loglevel=error", "--fetch-retries=0", "--pack-destination", folder, one.npm]
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                "--retries=0", *PLATFORM, "--dest", folder, one.pypi]
         why = _ran(npm if one.npm else pip, folder)
@@ -74,10 +74,10 @@ def _fetch(one: Download, cache: Path) -> None:
 
 
 def _ran(command: list[str], folder: str) -> str:
-    """Run a registry's client; the last line of what it complains of."""
+    """Run a registry's client; the first line of what it complains of."""
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
         return f"{Path(command[0]).name}: {error.strerror}"
-    said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    return said[-1].strip() if said else f"{Path(command[0]).name} ended with {done.returncode}"
+    wrong = (line.strip() for line in done.stderr.splitlines() if "error" in line.lower())
+    return next(wrong, f"{Path(command[0]).name} ended with {done.returncode}")

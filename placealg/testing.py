@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,8 +19,8 @@ from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.prover.verdict import CUTOFF, PARAMETRIC, PROVED, Report
 from placealg.render.conformance import page as conformance_page
-from placealg.render.proof import proof
-from placealg.render.text_layout import plain
+from placealg.render.proof import counterexample, proof
+from placealg.render.text_layout import Line, plain, prose
 from placealg.step.derive import derive
 from placealg.step.edit import Edited
 from placealg.step.program import Step
@@ -66,8 +66,7 @@ def assert_proved(strategy: Given, model: Model | str | None = None, *, assuming
     side, base, edited = _program(strategy, model)
     report = prove(side.step, base, edited)
     if report.verdict != PROVED or report.cls not in FOR_ALL_SIZES:
-        told = proof(report, _WIDTH, timing=False, says=SAYS)
-        raise AssertionError("\n".join(plain(text).rstrip() for text in told))
+        raise NotProved(_text(proof(report, _WIDTH, timing=False, says=SAYS)), report)
     if assuming is not None:
         allowed = set(assuming)
         if unknown := sorted(allowed - set(SAYS)):
@@ -90,6 +89,8 @@ def graded(strategy: Given, model: Model | str | None = None, *, keeps: str = ""
            at_most: Given | None = None) -> Graded:
     """What `assert_proved` says of an answer to an exercise, without an error: solved, or not, and why.
 
+    The repair that was found is not among it: to find one is the exercise.
+
     >>> graded("zero3", keeps="zero1", at_most="zero1")
     not solved: what is given does not stand as it was: line 1 is 'zero1'
     >>> graded("zero1", at_most="zero3").solved, graded("zero1", at_most="zero1").solved
@@ -97,10 +98,23 @@ def graded(strategy: Given, model: Model | str | None = None, *, keeps: str = ""
     """
     try:
         report = assert_proved(strategy, model, keeps=keeps, at_most=at_most)
+    except NotProved as error:
+        found = error.report.counterexample
+        why = error.report.why_undecided
+        lines = counterexample(replace(found, repair=None), _WIDTH) if found else prose(why, _WIDTH)
+        return Graded(False, f"{error.report!r}".partition(":")[0] + f" is {error.report.verdict}\n{_text(lines)}")
     except (AssertionError, InputError) as error:
         return Graded(False, str(error))
     beside = "" if at_most is None else ", at no more memory and communication than is asked for"
     return Graded(True, f"{report!r}".partition("\n")[0] + beside)
+
+
+class NotProved(AssertionError):
+    """A strategy is not PROVED for all sizes; `report` says what it is."""
+
+    def __init__(self, text: str, report: Report) -> None:
+        super().__init__(text)
+        self.report = report
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +126,10 @@ class Graded:
 
     def __repr__(self) -> str:
         return f"{'solved' if self.solved else 'not solved'}: {self.says}"
+
+
+def _text(lines: Iterable[Line]) -> str:
+    return "\n".join(plain(text).rstrip() for text in lines)
 
 
 def _lines(text: str) -> list[str]:
@@ -154,7 +172,7 @@ def assert_trains_as(strategy: str | PathLike[str] | None, step: Callable[[], ob
     on = config if isinstance(config, Model) else resolve_model(config or "gpt")
     told = judged(seen, case, on, names)
     if not told.good:
-        raise AssertionError("\n".join(plain(text).rstrip() for text in conformance_page(told, _WIDTH, SAYS)))
+        raise AssertionError(_text(conformance_page(told, _WIDTH, SAYS)))
     return told
 
 

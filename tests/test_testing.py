@@ -41,6 +41,7 @@ def test_undecided_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PROCESS, "ask_text", lambda *_a, **_k: Reply("unknown", {}, "gave up"))
     with pytest.raises(AssertionError, match="UNDECIDED"):
         assert_proved("zero1")
+    assert graded("zero1").says.startswith("zero1 on abstract is UNDECIDED\n") and "gave up" in graded("zero1").says
 
 
 def test_hypotheses_are_those_that_are_allowed() -> None:
@@ -79,7 +80,8 @@ MENDED = GIVEN + '[[edit]]\ninsert = { path = "publish.layer.weight.publish[dp]"
 def test_an_exercise_is_solved_by_what_keeps_the_given_lines_and_costs_no_more() -> None:
     assert graded(MENDED, keeps=GIVEN, at_most="zero1").solved
     first = graded(GIVEN, keeps=GIVEN, at_most="zero1")
-    assert not first.solved and "REFUTED" in first.says
+    assert not first.solved and "REFUTED" in first.says and "dp = 2" in first.says
+    assert "publish.layer.weight.publish" not in first.says, "the repair is the exercise"
     dearer = graded("zero3", at_most="zero1")
     assert not dearer.solved
     assert dearer.says.startswith("memory.total is Ψ·(w + g + o)/dp + Ψ_unit·(w + g), not at most Ψ·(w + g + o/dp)")

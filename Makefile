@@ -137,7 +137,7 @@ $(SITE)/.stamp: docs/requirements.lock
 	@touch $@
 
 site: $(SITE)/.stamp  ## docs/ as a site with search and an API reference, in build/site; with the playground where that is built
-	PYTHONPATH=. $(SITE)/bin/python docs/site.py build/site $(wildcard $(PLAYGROUND))
+	PYTHONPATH=. $(SITE)/bin/python docs/make_site.py build/site $(wildcard $(PLAYGROUND))
 
 browser: $(STAMP)  ## the report's page and the playground in a headless Chromium: they render, prove, and agree with Python
 	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py tests/playground/test_playground.py

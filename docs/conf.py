@@ -1,4 +1,4 @@
-"""The settings by which Sphinx makes the site of a copy of the pages that `site.py` lays out."""
+"""The settings by which Sphinx makes the site of a copy of the pages that `make_site.py` lays out."""
 
 project, copyright, author = "placealg", "the placealg developers", "the placealg developers"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

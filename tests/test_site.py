@@ -20,8 +20,8 @@ import placealg as pa
 
 @cache
 def site() -> ModuleType:
-    """docs/site.py, which is no module of a package."""
-    found = importlib.util.spec_from_file_location("site_of_docs", ROOT / "docs" / "site.py")
+    """docs/make_site.py, which is no module of a package."""
+    found = importlib.util.spec_from_file_location("site_of_docs", ROOT / "docs" / "make_site.py")
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)

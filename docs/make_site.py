@@ -1,4 +1,4 @@
-"""Write the site: `site.py FOLDER [PLAYGROUND]` makes one of the README, docs/ and an API reference, by Sphinx.
+"""Write the site: `make_site.py FOLDER [PLAYGROUND]` makes one of the README, docs/ and an API reference, by Sphinx.
 
 The pages stay as they are; a copy of them gets a table of contents, a page with every public name, and behind each
 session that asks about an expression a link into the playground, where its folder is given. A link that leads nowhere,

@@ -6,11 +6,12 @@ BIN    := $(VENV)/bin
 JUPYTER := .venv-notebooks
 TORCH  := .venv-torch
 MODELS := .venv-models
+SITE   := .venv-site
 EXACT  := --quiet --disable-pip-version-check --require-hashes
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-core test-slow tiers mutate fuzz lint bench notebooks notebooks-write modules import-table torch torch-setup torch-slow torch-write watch watch-seconds watch-write models models-write coq \
-        browser clean
+        browser playground site clean
 
 help:       ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' Makefile | while IFS='|' read -r a b; do printf '%-24s%s\n' "$$a" "$$b"; done
@@ -124,9 +125,23 @@ coq:        ## the theory, checked by Coq, and the kernel's checker extracted; w
 	@build=$$(mktemp -d) && trap 'rm -rf "$$build"' EXIT && proofs/coq/check.sh "$$build" \
 		&& $(or $(wildcard $(BIN)/python),python3) tests/coq/extracted.py "$$build"
 
-browser: $(STAMP)  ## the report's page in a headless Chromium: it renders, its sliders agree with Python
-	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py
+PLAYGROUND ?= build/playground
+NUMPY ?=  # a wheel of numpy for the browser's Python and its SHA-256: NUMPY='numpy-...wasm32.whl 9f86d0...'
+playground: $(STAMP)  ## the page on which strategies are written and proved in a browser, in build/playground: needs npm and node, and once a network
+	@$(BIN)/python -m placealg.playground $(PLAYGROUND) $(NUMPY)
+
+$(SITE)/.stamp: docs/requirements.lock
+	@command -v python3.11 > /dev/null || { echo "$< is for CPython 3.11 to 3.14 on Linux, x86-64; there is no python3.11" >&2; exit 2; }
+	python3.11 -m venv $(SITE)
+	$(SITE)/bin/python -m pip install $(EXACT) -r $<
+	@touch $@
+
+site: $(SITE)/.stamp  ## docs/ as a site with search and an API reference, in build/site; with the playground where that is built
+	PYTHONPATH=. $(SITE)/bin/python docs/make_site.py build/site $(wildcard $(PLAYGROUND))
+
+browser: $(STAMP)  ## the report's page and the playground in a headless Chromium: they render, prove, and agree with Python
+	$(BIN)/python -m pytest -q -p no:benchmark -m browser tests/render/test_report.py tests/playground/test_playground.py
 
 clean:      ## remove the environments and all caches
-	rm -rf $(VENV) $(JUPYTER) $(TORCH) $(MODELS) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
+	rm -rf $(VENV) $(JUPYTER) $(TORCH) $(MODELS) $(SITE) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -179,3 +179,84 @@ mean = pa.prove(pa.edit(plain, double=path), base=plain)
 total = pa.prove(pa.edit(plain, set=path, op="sum"), base=plain)
 assert (mean.verdict, total.verdict) == ("PROVED", "REFUTED")
 print(total.counterexample)
+
+# %% [markdown]
+# ## Three repairs, graded by the prover
+#
+# A bug is a text. Mend it below its last line, by `[[edit]]` tables of your own: `insert = { path = "..." }` with `after`
+# or `before` adds an event, `set` changes fields of one. `graded` proves what you wrote for all sizes, holds that every
+# given line stands, and that the step takes no more memory and sends no more than the strategy that was meant. Until then
+# it shows the counterexample. The page that `make playground` builds takes the same texts.
+
+# %%
+from placealg.testing import graded
+
+# %% [markdown]
+# **First.** Each rank updates its shard of the weights; nobody tells the others. Which event is missing, and where?
+#
+# <details><summary>A hint</summary>The names of events of a right step stand in `pa.derive(pa.zero1(), pa.abstract())`,
+# phase `publish`.</details>
+
+# %%
+STALE = """base = "zero1"
+[[edit]]
+drop = "publish.*.publish[dp]"
+"""
+graded(STALE, keeps=STALE, at_most="zero1")
+
+# %% [markdown]
+# The solution is in the next cell, which is folded.
+
+# %% jupyter={"source_hidden": true}
+stale = graded(STALE + """
+[[edit]]
+insert = { path = "publish.layer.weight.publish[dp]" }
+after = "update.rng.update"
+""", keeps=STALE, at_most="zero1")
+assert stale.solved
+stale
+
+# %% [markdown]
+# **Second.** The norm behind the clip factor is each rank's own, so that shards are scaled by different factors.
+#
+# <details><summary>A hint</summary>A partial sum (P) becomes one value that is the same on every rank (I): an
+# `all_reduce` with `op = "sum"`. It is a number of 4 bytes, whatever elements have.</details>
+
+# %%
+CLIPPED = """base = "zero3"
+[[edit]]
+drop = "update.norm.all_reduce[dp]"
+"""
+graded(CLIPPED, keeps=CLIPPED, at_most="zero3")
+
+# %% jupyter={"source_hidden": true}
+clipped = graded(CLIPPED + """
+[[edit]]
+insert = { path = "update.norm.all_reduce[dp]", op = "sum", from = "P", to = "I", bytes = "4" }
+after = "update.layer.weight.norm"
+""", keeps=CLIPPED, at_most="zero3")
+assert clipped.solved
+clipped
+
+# %% [markdown]
+# **Third.** One norm of many, the last one, is not summed over tp (Megatron-LM, issue 1446). It is *replicated* along tp and
+# its tokens are *split* along tp; so what must happen to its gradient, and along which axis?
+#
+# <details><summary>A hint</summary>`device` and `ratio` of the counterexample name the axis. Another norm of the same model
+# still has the event: look for `layer.norm1.weight` among the events of `pa.derive("zero1*tp_sp", "gpt")`.</details>
+
+# %%
+NORM = """base = "zero1*tp_sp"
+[[edit]]
+drop = "reduce.head.weight.grad_sum.reduce[tp]"
+"""
+graded(NORM, keeps=NORM, at_most="zero1*tp_sp")
+
+# %% jupyter={"source_hidden": true}
+norm = graded(NORM + """
+[[edit]]
+insert = { path = "reduce.head.weight.grad_sum.reduce[tp]", op = "sum", from = "P", to = "I" }
+after = "reduce.head.weight.grad_sum.reduce[dp]"
+""", keeps=NORM, at_most="zero1*tp_sp")
+assert norm.solved
+norm

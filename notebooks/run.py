@@ -40,7 +40,7 @@ def executed(path: Path) -> Any:
     notebook.metadata = {"kernelspec": notebook.metadata["kernelspec"], "jupytext": notebook.metadata["jupytext"],
                          "language_info": {"name": "python"}}
     for k, cell in enumerate(notebook.cells):
-        cell["id"], cell["metadata"] = f"cell-{k}", {}
+        cell["id"], cell["metadata"] = f"cell-{k}", {n: v for n, v in cell["metadata"].items() if n == "jupyter"}
     return notebook
 
 

@@ -36,7 +36,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("configurations",),
     ("render",),
     ("cli",),
-    ("testing", "trainer"),
+    ("testing", "trainer", "playground"),
     ("placealg",),
 )
 """From the ground up. A room imports only from floors below its own; `placealg` is the package's face.
@@ -51,7 +51,7 @@ ONLY_IN: Mapping[str, tuple[str, ...]] = {
 
 ANNEXES: Mapping[str, tuple[str, ...]] = {
     "importers": ("importers",), "watch": ("measure", "watch"), "search": ("configurations",),
-    "pages": ("render", "cli", "testing", "trainer"),
+    "pages": ("render", "cli", "testing", "trainer", "playground"),
 }
 """What stands around the core: annex -> its rooms. Every other room but the package's face is of the core."""
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import placealg as pa
-from placealg.testing import assert_proved
+from placealg.testing import assert_proved, graded
 
 WRONG = ROOT / "proofs" / "refuted" / "zero1_publish_dropped.toml"
 
@@ -39,6 +41,7 @@ def test_undecided_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PROCESS, "ask_text", lambda *_a, **_k: Reply("unknown", {}, "gave up"))
     with pytest.raises(AssertionError, match="UNDECIDED"):
         assert_proved("zero1")
+    assert graded("zero1").says.startswith("zero1 on abstract is UNDECIDED\n") and "gave up" in graded("zero1").says
 
 
 def test_hypotheses_are_those_that_are_allowed() -> None:
@@ -68,3 +71,33 @@ def test_another_project_s_pytest_shows_the_counterexample(tmp_path: Path) -> No
     assert "1 failed, 1 passed" in done.stdout
     assert "E   " in done.stdout and "reads a stale or undefined copy in step 2" in done.stdout
     assert "placealg/testing.py" not in done.stdout
+
+
+GIVEN = (ROOT / "proofs/refuted/zero1_publish_dropped.toml").read_text(encoding="utf-8")
+MENDED = GIVEN + '[[edit]]\ninsert = { path = "publish.layer.weight.publish[dp]" }\nafter = "update.rng.update"\n'
+
+
+def test_an_exercise_is_solved_by_what_keeps_the_given_lines_and_costs_no_more() -> None:
+    assert graded(MENDED, keeps=GIVEN, at_most="zero1").solved
+    first = graded(GIVEN, keeps=GIVEN, at_most="zero1")
+    assert not first.solved and "REFUTED" in first.says and "dp = 2" in first.says
+    assert "publish.layer.weight.publish" not in first.says, "the repair is the exercise"
+    dearer = graded("zero3", at_most="zero1")
+    assert not dearer.solved
+    assert dearer.says.startswith("memory.total is Ψ·(w + g + o)/dp + Ψ_unit·(w + g), not at most Ψ·(w + g + o/dp)")
+    assert "communication.total" in graded("zero3", at_most=pa.edit(pa.derive(pa.zero3(), pa.abstract()),
+                                                                    drop="*.layer.weight.grad.reduce[dp]")).says
+    assert not graded(GIVEN.replace("zero1", "zero9"), keeps="").solved
+    assert "strategy.toml:" in graded("base = 1\n[[edit]]\n").says and "/" not in graded("base = 1\n[[edit]]\n").says
+
+
+@settings(max_examples=30)
+@given(st.integers(0, len(MENDED.splitlines()) - 1), st.sampled_from(("drop", "change", "twice")))
+def test_whatever_given_line_is_touched_is_no_solution(number: int, how: str) -> None:
+    """All but comments at the end of a line count: a bug that is taken out is not repaired."""
+    lines = MENDED.splitlines()
+    lines[number:number + 1] = {"drop": [], "change": [f"{lines[number]} #"], "twice": [lines[number]] * 2}[how]
+    touched = "\n".join(lines)
+    kept = touched.splitlines()[:len(GIVEN.splitlines())] == GIVEN.splitlines()
+    told = graded(touched, keeps=GIVEN)
+    assert ("does not stand as it was" in told.says) == (not kept)

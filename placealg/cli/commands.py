@@ -16,6 +16,9 @@ from placealg.solver_presence import NoSolver, why_not
 
 Command = Callable[[Namespace], int]
 
+NEEDED = ("the solver, z3", "the library of arrays, numpy")
+"""The libraries without which some commands do nothing: what each is, and its name."""
+
 
 def list_strategies(chosen: Namespace) -> int:
     """`placealg list`."""
@@ -109,9 +112,10 @@ def _lazy(room: str, name: str) -> Command:
         except NoSolver as error:
             gap = str(error)
         except Exception:
-            if not (why := why_not("z3")):
+            found = {role: why for role, why in ((role, why_not(role.rpartition(" ")[2])) for role in NEEDED) if why}
+            if not found:
                 raise
-            gap = f"the solver, z3, {why}"
+            gap = "; ".join(f"{role}, {why}" for role, why in found.items())
         from placealg.cli.verdicts import OPEN
 
         print(f"placealg: UNDECIDED: {gap}", file=sys.stderr)

@@ -36,7 +36,12 @@ def print_text(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print a JSON document on stdout."""
-    print_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    print_text(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """A JSON document as commands print it."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def flush() -> None:

@@ -17,6 +17,7 @@ from placealg.render.text_layout import Line, Span, indent, line, prose
 from placealg.step.program import Reference, Step
 
 if TYPE_CHECKING:
+    from placealg.check.kernel import Kernel
     from placealg.prover.verdict import Report
 
 LARGEST_RUN = 512
@@ -53,8 +54,7 @@ def prove(chosen: Namespace) -> int:
                   *kernel_codes(chosen, report, verified),
                   *(FAILED for _, outcome in hidden if not outcome.equal)]
         alike = resembled(case, report)
-        documents.append({**report.to_json(timing=not chosen.no_timing), "kernel": verified.to_json(),
-                          **({"resembles": alike[0]} if alike else {}),
+        documents.append({**proof_document(report, verified, alike, timing=not chosen.no_timing),
                           **({"cross_check": checked.to_json()} if checked else {}),
                           **({"masked": masked_json(hidden)} if chosen.masked else {})})
         wrong = disagreements(report, case.expect) if case.expect else []
@@ -79,6 +79,11 @@ def prove(chosen: Namespace) -> int:
     if chosen.format == "json":
         print_json(documents[0] if len(chosen.strategies) == 1 else {"version": 1, "reports": documents})
     return of_several(codes)
+
+
+def proof_document(report: Report, verified: Kernel, alike: tuple[str, str] | None, timing: bool) -> dict[str, Any]:
+    """What `prove --format json` prints of a case: the report, the verified checker's answer, the bug it resembles."""
+    return {**report.to_json(timing=timing), "kernel": verified.to_json(), **({"resembles": alike[0]} if alike else {})}
 
 
 def _before_proving(chosen: Namespace, case: CommandCase) -> None:

@@ -23,8 +23,9 @@ from placealg.cost.javascript import SIZES, definitions, javascript
 from placealg.cost.mathml import mathml
 from placealg.cost.stage import StageStep, stage_of
 from placealg.mesh import Axis, Mesh
-from placealg.prover.verdict import OBLIGATIONS
+from placealg.prover.verdict import OBLIGATIONS, Counterexample, Report
 from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
+from placealg.render.counterexample_drawing import draw_counterexample
 from placealg.render.mesh_drawing import HELD, draw_strategy, drawn_sizes
 from placealg.render.mesh_exchanges import draw_moves
 from placealg.render.proof import MARKS, SAYS, assumption, counterexample_rows, joined
@@ -45,6 +46,10 @@ LONGEST = 400
 MOST_DRAWN = 16
 """A mesh of more devices than this is drawn smaller."""
 
+CERTIFIED = ("the proof as files, which another solver replays: `placealg prove --certificate DIR` and "
+             "`placealg recheck DIR`")
+"""How a reader of the page comes to the proof itself."""
+
 FOLLOWED, MOST_FOLLOWED = (2, 4, 8, 16), 8
 """Sizes of an axis at which placements are drawn, for sliders to come to, and how many of these drawings there are."""
 
@@ -52,7 +57,7 @@ _ROOM = Path(__file__).parent
 
 
 def report(every: Sequence[Told], says: Mapping[str, str]) -> str:
-    """The whole page; `says` maps the name of a hypothesis to what it says."""
+    """The whole page; `says` maps the name of a hypothesis to what it says. Without verdicts it speaks of none."""
     colours = axis_colours(*(told.program for told in every))
     free = sliders(every)
     names = ", ".join(told.strategy.name for told in every)
@@ -113,7 +118,8 @@ def _limits(free: Iterable[Slider]) -> str:
 def _head(every: Sequence[Told], title: str) -> str:
     told = []
     for one in every:
-        found = one.report
+        if (found := one.report) is None:
+            continue
         word = element("span", written(str(found.verdict)), class_=f"badge {str(found.verdict).lower()}")
         says = SAYS.get((found.verdict, found.cls or ""), "")
         more = (f", {found.cls}" if found.cls else "") + (f": {says}" if says else "")
@@ -132,7 +138,8 @@ def _sizes(free: Sequence[Slider], every: Sequence[Told]) -> str:
                      element("span", ""), element("input", type="text", id="device-memory", value="",
                                                   inputmode="decimal", autocomplete="off"), class_="size")
     return element("section", element("h2", "sizes"), element("div", *counts, memory, class_="sizes"),
-                   more if elements else "", note, *told)
+                   more if elements else "", note, *told,
+                   data_part="sizes")
 
 
 def _slider(s: Slider) -> str:
@@ -186,7 +193,7 @@ def _charts(every: Sequence[Told], colours: Colours) -> str:
                      hidden="hidden")
     left = element("div", element("h2", "memory of a device"), *memory, _legend(used, "peak: the largest moment"))
     right = element("div", element("h2", "sent by a device in a step"), *sent, _legend(over, ""))
-    return element("section", element("div", left, right, class_="charts"), meshes, *warned)
+    return element("section", element("div", left, right, class_="charts"), meshes, *warned, data_part="charts")
 
 
 def _bar(k: int, told: Told, room: str, parts: Mapping[str, str], mark: str) -> str:
@@ -221,7 +228,7 @@ def _each(every: Sequence[Told], title: str, draw: Callable[[Told], str], named:
     """One section with a part per strategy, named where what is drawn is not."""
     parts = [element("div", element("h3", written(told.strategy.name)) if named else "", draw(told), data_strategy=k)
              for k, told in enumerate(every)]
-    return [element("section", element("h2", written(title)), *parts)]
+    return [element("section", element("h2", written(title)), *parts, data_part=title)]
 
 
 def _placement(told: Told) -> str:
@@ -283,29 +290,38 @@ def _typeset(formula: Formula) -> str:
 
 
 def _verdicts(every: Sequence[Told], says: Mapping[str, str]) -> str:
-    return "".join(_each(every, "what is proved", lambda told: _verdict(told, says)))
+    """A section with a part per strategy; the page of costs alone has none."""
+    parts = []
+    for k, one in enumerate(every):
+        if one.report is not None:
+            shown = one.report.counterexample
+            against = element("h3", "counterexample") + refutation(shown) if shown else ""
+            parts.append(element("div", element("h3", written(one.strategy.name)), verdict(one.report, says), against,
+                                 element("p", written(CERTIFIED), class_="soft"), data_strategy=k))
+    return element("section", element("h2", "what is proved"), *parts, data_part="what is proved") if parts else ""
 
 
-def _verdict(told: Told, says: Mapping[str, str]) -> str:
-    found = told.report
+def verdict(found: Report, says: Mapping[str, str]) -> str:
+    """A verdict as HTML: its obligations, and what it assumes; `says` maps the name of a hypothesis to what it says."""
     rows = [[("", "obligation", "verdict", "class", "groups", "instances", "it holds iff")]]
     for identifier, statement in OBLIGATIONS.items():
         verdicts = found.of(identifier)
-        verdict, cls = joined(verdicts)
+        word, cls = joined(verdicts)
         groups = len({v.group for v in verdicts if v.group})
-        rows.append([(plain((MARKS[verdict],)), identifier, str(verdict), cls or "", str(groups or ""),
+        rows.append([(plain((MARKS[word],)), identifier, str(word), cls or "", str(groups or ""),
                       f"{sum(v.instances for v in verdicts):,}", statement)])
     lists = [("assuming", [assumption(h, says) for h in found.hypotheses] or ["nothing"]),
              ("not covered", list(found.not_covered)), ("lemmas", list(found.lemmas)),
              ("checked by", [found.versions] if found.versions else [])]
-    page = _table([row[0] for row in rows]) + _table(
+    return _table([row[0] for row in rows]) + _table(
         [(name if k == 0 else "", text) for name, texts in lists for k, text in enumerate(texts)], head=False)
-    if found.counterexample:
-        page += element("h3", "counterexample") + element("p", written(found.counterexample.explanation))
-        page += _table([(n, text) for n, text in counterexample_rows(found.counterexample) if text], head=False)
-    page += element("p", written("the proof as files, which another solver replays: `placealg prove --certificate DIR` "
-                                 "and `placealg recheck DIR`"), class_="soft")
-    return page
+
+
+def refutation(found: Counterexample) -> str:
+    """A counterexample as HTML: explained, drawn, and told row by row."""
+    rows = [(name, text) for name, text in counterexample_rows(found) if text]
+    drawn = element("div", str(draw_counterexample(found)), class_="scroll")
+    return element("p", written(found.explanation)) + drawn + _table(rows, head=False)
 
 
 def _table(rows: Sequence[Sequence[str]], head: bool = True) -> str:
@@ -327,7 +343,8 @@ def _granted(every: Sequence[Told]) -> str:
     taken = dict.fromkeys(text for told in every for text in assumed(_anywhere(told.costs.step)))
     rows = [(name if k == 0 else "", text) for name, texts in (
         ("convention", conventions), ("note", notes), ("assuming", taken)) for k, text in enumerate(texts)]
-    return element("section", element("h2", "what the figures take for granted"), _table(rows, head=False))
+    title = "what the figures take for granted"
+    return element("section", element("h2", title), _table(rows, head=False), data_part=title)
 
 
 def _anywhere(step: Step) -> Step:

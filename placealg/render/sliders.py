@@ -44,7 +44,7 @@ _SPAN = 1024
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One strategy of a page: its program, its costs (of a pipeline one stage's), its verdict, and what is behind that.
+    """One strategy of a page: its program, its costs (of a pipeline one stage's), its verdict where it has one.
 
     `sizes` are those that the command line says,
     `bound` those that strategy or model fix. `whole` are quotients that must be integers, `ordered` pairs of a size and
@@ -54,7 +54,7 @@ class Told:
     strategy: Strategy
     program: Step
     costs: Costs
-    report: Report
+    report: Report | None = None
     sizes: Mapping[str, Fraction] = field(default_factory=dict)
     bound: Mapping[str, Fraction] = field(default_factory=dict)
     whole: tuple[Monomial, ...] = ()

@@ -14,7 +14,6 @@ import copy
 import itertools
 import math
 import random
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple, Protocol
@@ -132,7 +131,7 @@ class Machine:
         self._in_flight: dict[int, list[Store]] = {}
         self.undefined: set[Fraction] = set()
         self._draw = random.Random(f"garbage {resumed} {setting.seed}")
-        self._noise = np.random.default_rng(zlib.crc32(f"noise {resumed} {setting.seed}".encode()))
+        self._noise = random.Random(f"noise {resumed} {setting.seed}")
         self._owners: dict[tuple[str, str, str, int, int], int] = {}
         self._group_of = {p: g for g in reference.groups for p in g.parameters}
 
@@ -153,7 +152,8 @@ class Machine:
         """Numbers that no event defined."""
         if self.space.whole:
             return objects([self.garbage() for _ in range(math.prod(shape))]).reshape(tuple(shape))
-        return self._noise.integers(1, PRIME, size=tuple(shape)).astype(element_type())
+        drawn = [self._noise.randrange(1, PRIME) for _ in range(math.prod(shape))]
+        return np.array(drawn, element_type()).reshape(tuple(shape))
 
     def begin(self) -> None:
         """Begin a step: its batch has tokens of its own, and what was counted before are others."""

@@ -54,6 +54,7 @@ class Browser:
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
+        self.ask("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=False, flatten=True)
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """One command, and its result."""
@@ -82,11 +83,15 @@ class Browser:
         message: dict[str, Any] = json.loads(line)
         if "method" in message:
             self.events.append(message)
+        if message.get("method") == "Target.attachedToTarget":  # a worker: what it asks for is heard, too
+            enable = {"id": 0, "method": "Network.enable", "sessionId": message["params"]["sessionId"]}
+            os.write(self._out, json.dumps(enable).encode() + b"\0")
         return message
 
-    def open(self, path: Path, fragment: str = "") -> None:
-        """Load a file, at a place of it that begins with #, and wait until it is there."""
-        for url in ("about:blank", path.resolve().as_uri() + fragment):
+    def open(self, page: Path | str, fragment: str = "") -> None:
+        """Load a file or an address, at a place of it that begins with #, and wait until it is there."""
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        for url in ("about:blank", address + fragment):
             self.events.clear()
             self.ask("Page.navigate", url=url)
             while not any(e["method"] == "Page.loadEventFired" for e in self.events):
@@ -99,8 +104,17 @@ class Browser:
             raise RuntimeError(str(got["exceptionDetails"]))
         return got["result"].get("value")
 
+    def wait(self, script: str, seconds: float = SECONDS) -> Any:
+        """The value of an expression as soon as it is true; raises TimeoutError where it does not become so."""
+        end = time.monotonic() + seconds
+        while not (value := self.run(script)):
+            if time.monotonic() > end:
+                raise TimeoutError(f"for {seconds:g} s not true: {script}")
+            time.sleep(0.2)
+        return value
+
     def requests(self) -> list[str]:
-        """The addresses that the page asked for."""
+        """The addresses that the page and its workers asked for."""
         return [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
 
     def complaints(self) -> list[Any]:

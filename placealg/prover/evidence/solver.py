@@ -38,6 +38,8 @@ _ENDING_SECONDS = 2.0
 _OF_MEMORY = ("SIGKILL", "SIGABRT")
 _SHORT = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 """The errors of a system that starts processes, and is short of something."""
+WITHOUT_PROCESSES = ("emscripten", "wasi")
+"""The platforms of a browser's Python, where to ask for a process, or for a pipe to one, ends the whole program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,8 @@ class SolverProcess:
 
     def _start(self) -> Connection:
         if self._connection is None:
+            if sys.platform in WITHOUT_PROCESSES:
+                raise NotImplementedError(f"{sys.platform} starts no process")
             forks = "fork" in multiprocessing.get_all_start_methods()
             context: Any = multiprocessing.get_context("fork" if forks else "spawn")
             ours, theirs = context.Pipe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 from conftest import needs_commands
 
-from placealg.prover.evidence.solver import SAT, UNKNOWN, UNSAT, SolverProcess, z3_answer
+from placealg.prover.evidence.solver import (
+    SAT,
+    UNKNOWN,
+    UNSAT,
+    WITHOUT_PROCESSES,
+    SolverProcess,
+    z3_answer,
+)
 
 POSITIVE = "(declare-const x Int)(assert (> x 0))(check-sat)"
 NOTHING = "(declare-const x Int)(assert (> x x))(check-sat)"
@@ -29,6 +37,18 @@ def test_the_solver_runs_here_where_no_process_starts(monkeypatch: pytest.Monkey
     assert solver.ask_text(POSITIVE).model["x"] > 0
     assert solver.ask_text("(").reason.startswith("solver error")
     solver.stop()
+
+
+@pytest.mark.parametrize("platform", WITHOUT_PROCESSES)
+def test_a_browser_is_asked_for_no_process_and_no_pipe(monkeypatch: pytest.MonkeyPatch, platform: str) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError("asked for")
+
+    monkeypatch.setattr(sys, "platform", platform)
+    for name in ("get_context", "get_all_start_methods", "Pipe"):
+        monkeypatch.setattr(multiprocessing, name, asked)
+    solver = SolverProcess()
+    assert [solver.ask_text(t).status for t in (POSITIVE, NOTHING)] == [SAT, UNSAT]
 
 
 def test_a_solver_that_runs_here_is_limited_by_its_work() -> None:
@@ -50,7 +70,7 @@ if "resource" in LACKS:
     os.fork = refused
 import placealg.cli.commands, placealg.cli.worker_pool, placealg.prover.kernel.theory
 from placealg.cli import main
-sys.exit(main(["prove", *sys.argv[1:], "--no-timing"]))
+sys.exit(main(sys.argv[1:]))
 """
 
 
@@ -61,7 +81,7 @@ def run(lacks: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]
 
 @needs_commands
 def test_modules_of_some_systems_are_imported_where_they_are_used() -> None:
-    assert run(("resource", "_multiprocessing"), "--help").returncode == 0
+    assert run(("resource", "_multiprocessing"), "prove", "--help").returncode == 0
 
 
 WRONG = """base = "zero2"
@@ -76,7 +96,7 @@ drop = "*.layer.weight.grad.reduce[dp]"
 def test_a_refutation_without_modules_of_the_system(lacks: tuple[str, ...], code: int, tmp_path: Path) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(WRONG)
-    refuted = run(lacks, str(file))
+    refuted = run(lacks, "prove", str(file))
     assert refuted.returncode == code, refuted.stderr
     assert "Traceback" not in refuted.stderr
     assert ("numpy is not installed: pip install numpy" in " ".join(refuted.stdout.split())) == (code == 3)
@@ -85,4 +105,13 @@ def test_a_refutation_without_modules_of_the_system(lacks: tuple[str, ...], code
 @pytest.mark.slow
 @pytest.mark.parametrize("lacks", [("resource", "_multiprocessing"), ("numpy",)])
 def test_a_proof_without_modules_of_the_system(lacks: tuple[str, ...]) -> None:
-    assert run(lacks, "zero3*tp_sp*pp", "--model", "gpt2").returncode == 0
+    assert run(lacks, "prove", "zero3*tp_sp*pp", "--model", "gpt2").returncode == 0
+
+
+@pytest.mark.parametrize("words", [
+    ("simulate", "zero3"), pytest.param(("museum",), marks=pytest.mark.slow),
+    pytest.param(("search", "gpt2", "--devices", "8", "--machine", "h100", "--batch", "64"), marks=pytest.mark.slow)])
+def test_a_command_that_needs_numpy_says_so(words: tuple[str, ...]) -> None:
+    done = run(("numpy",), *words)
+    assert (done.returncode, done.stderr) == (3, "placealg: UNDECIDED: the library of arrays, numpy, is not "
+                                                 "installed: pip install numpy\n")

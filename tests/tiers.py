@@ -27,7 +27,7 @@ KEPT = ("tests/differential/test_random_", "tests/differential/test_differential
         "tests/configurations/test_pruning.py::test_the_command_certifies_a_search_that_left_strategies_out",
         "tests/configurations/test_pruning.py::test_no_order_of_a_pipeline_waits_less_than_its_bound[pp_zb_v]",
         "tests/watch/test_conform.py::test_types_that_differ_are_entries_of_the_strategy",
-        "tests/prover/kernel/", "tests/prover/opkernel/",
+        "tests/prover/kernel/",
         "tests/check/test_prove.py::test_holes_that_were_found_stay_closed",
         "tests/prover/evidence/test_certificate.py::test_a_prover_that_lies_is_caught",
         "tests/cli/test_cli.py::test_exit_codes", "tests/test_house.py", "tests/test_pages.py::test_a_session_is_as_it")

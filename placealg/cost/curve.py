@@ -135,7 +135,8 @@ def check_known(formula: Formula, sizes: Mapping[str, Fraction]) -> None:
     """Raise InputError unless every size on which a formula depends is known."""
     missing = [n for n in formula.inputs if n not in {**formula.values, **sizes} and n not in formula.defined]
     if missing:
-        raise InputError(f"what is held depends on {', '.join(missing)}: {missing[0]} needs a number")
+        raise InputError(f"what is held depends on {', '.join(missing)}: {missing[0]} needs a number "
+                         f"(--set {missing[0]}=...)")
 
 
 def _pieces(found: Plain, name: str) -> list[Piece]:

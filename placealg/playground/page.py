@@ -66,7 +66,7 @@ def answer(call: str, text: str, model: str, hear: Listener = lambda text: None)
     """What a call says, as JSON; bad input as `error` with its `line`, 0 where it has none. `hear` is told of progress.
 
     >>> json.loads(answer("costs", "zero4", ""))["error"].partition(";")[0]
-    "unknown strategy 'zero4'"
+    "strategy 'zero4', column 1: unknown strategy 'zero4'"
     """
     warned = io.StringIO()
     with redirect_stderr(warned):

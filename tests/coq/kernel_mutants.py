@@ -67,6 +67,7 @@ TWICE = "a largest value, or a flag, is taken twice"
 UNREAD = "an op reads what is not there, and nobody reads what it makes"
 EARLY = "tokens are counted before a rank takes its own"
 WHOLE = "what a rank has whole is gathered again, or updated everywhere"
+NORM = "a norm is taken anew in each microbatch"
 AGAIN = "a sum of gradients is reduced again in every microbatch, which leaves a mean as it is"
 
 
@@ -95,6 +96,8 @@ def cause(mutant: Mutant) -> str:
         return TWICE
     if any(e.value == "count" for e in events):
         return EARLY
+    if any(e.verb == "norm" and e.phase in LOOPED for e in events):
+        return NORM
     if all(e.on_tensor and e.verb == "compute" for e in events):
         return UNREAD
     if any(e.verb == "reduce" and e.value == "grad_sum" and e.phase in LOOPED for e in events):

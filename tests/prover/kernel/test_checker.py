@@ -58,7 +58,7 @@ WRONG = {
     "zero1": "publish.layer.weight.publish[dp]", "zero3": "backward.layer.weight.grad.reduce[dp]",
     "dp": "reduce.layer.weight.grad_sum.reduce[dp]", "hsdp": "update.norm.all_reduce[dp_replicate,dp_shard]",
     "zero2": "prepare.layer.weight.grad_sum.zero", "fsdp_no_reshard": "forward.layer.weight.gather[dp]",
-    "mics": "save.layer.weight.moments.store", "zeropp": "resume.step.load",
+    "mics": "publish.layer.weight.publish", "zeropp": "resume.step.load",
 }
 
 

@@ -40,7 +40,7 @@ _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name,
 _SAYS = {"source": ("", "S", "P"), "to": ("", "I", "S", "R"), "op": ("", "sum", "mean", "max", "premultiplied")}
 """What those fields of an event on a group may say."""
 
-_FROM = ("assign", "offload", "fetch", "gather", "all_gather", "publish", "update")
+_FROM = ("assign", "offload", "fetch", "publish", "update")
 """The verbs whose source may be another value of the group."""
 
 

@@ -123,6 +123,8 @@ class Parameters(Tensors):
     def ended(self, state: State, axes: tuple[str, ...]) -> None:
         """Copies end; or a rank keeps, of all that it has, its own along axes."""
         copies = self.copies.get(state, ())
+        if not copies and state[0] not in self.alone.kept:
+            raise Outside(self.event.path, "what is not there is freed")
         mine = {a: self.mine(state[2]) for a in axes}
         kept = tuple(c for c in copies if axes and mine.items() <= c.split.items())
         if axes and copies and kept[-1:] != copies[-1:]:

@@ -176,14 +176,17 @@ class _Printer(Parameters):
                 for v in e.operands:
                     self.summed_by_a_loss(self.sent_from(v.tensor, v.label))
                 self.divided[e.unit] = {}
+                self.divided_by.pop(e.unit, None)
             if e.unit not in self.divided:
                 raise Outside(e.path, "a loss that was not computed is divided")
             divided, by = self.divided[e.unit], dict(e.divisor.powers)
             if e.unit in self.counted:
                 counts = by.pop("count", 0)
                 by |= {n: by.get(n, 0) + counts * power for n, power in self.counted[e.unit].items()}
-            elif "count" in by and e.unit in self.count:
-                self.divided_by[e.unit] = self.count[e.unit]
+            elif "count" in by:
+                count = self.count.get(e.unit)
+                if count is None or self.divided_by.setdefault(e.unit, count) != count:
+                    raise Outside(e.path, "it is not divided by one count that was made")
             divided.update({name: divided.get(name, 0) + power for name, power in by.items()})
         elif e.value == "count":
             self.on_count(e)
@@ -391,10 +394,33 @@ class _Printer(Parameters):
                 setattr(other, name, value.copy())
         return other
 
+    def besides(self, found: Mapping[State, tuple[Cell, ...]], kept: Mapping[State, tuple[Cell, ...]]) -> set[State]:
+        """The states of which ranks have more than what rests of them."""
+        return {s for s, cells in kept.items() if [(c.slot, c.bare) for c in found.get(s, cells)] != [
+            (c.slot, True) for c in cells]}
+
+    def saved(self, kept: Mapping[State, tuple[Cell, ...]], more: set[State], resumed: bool,
+              ) -> tuple[tuple[Block, ...], tuple[Block, ...], set[State]]:
+        """A save and a resume, where of some states ranks have more than what rests; and of which these leave more."""
+        self.copies = {s: tuple(replace(c, bare=s not in more) for c in cells) for s, cells in kept.items()}
+        save = self.phase("save")
+        left = self.besides(self.copies, kept)
+        save += self.come_to_rest(kept)
+        self.same_as(kept, "a save")
+        if not resumed:
+            return save, (), left
+        self.copies = {}
+        resume = self.phase("resume")
+        left |= self.besides(self.copies, kept)
+        resume += self.come_to_rest(kept)
+        self.same_as(kept, "a resume")
+        return save, resume, left
+
     def program(self) -> Program:
         """The whole program."""
         self.read_weights()
         init = self.phase("init")
+        begun = dict(self.copies)
         self.copies = {state: self.at_rest(state, cells) for state, cells in self.copies.items()}
         behind = self.fork()
         behind.settled = False
@@ -405,16 +431,16 @@ class _Printer(Parameters):
             behind = self.fork()
             step = behind.microbatches()
             step = behind.alike(self.fork(), methodcaller("microbatches"), step, "a step")
-        kept = self.copies = {s: tuple(replace(c, bare=behind.copies[s][0].bare) for c in cells) if s in behind.copies
-                              else cells for s, cells in self.copies.items()}
-        kept = dict(kept)
-        save = self.phase("save") + self.come_to_rest(kept)
-        self.same_as(kept, "a save")
-        resume: tuple[Block, ...] = ()
-        if resumed := any(self.step.tree("resume")):
-            self.copies = {}
-            resume = self.phase("resume") + self.come_to_rest(kept)
-            self.same_as(kept, "a resume")
+        kept, resumed = dict(self.copies), any(self.step.tree("resume"))
+        stale = {s for s in kept if any(c.value is None or not c.bare for c in behind.copies.get(s, ()))}
+        again = {s: tuple(c for c in cells if c.slot not in {k.slot for k in behind.copies.get(s, ())[1:]})
+                 or kept.get(s, ()) for s, cells in begun.items()}  # what a step gathers last is as good as its own
+        start, more = self.fork(), self.besides(again, kept) | stale
+        save, resume, left = self.saved(kept, more, resumed)
+        while left - more:  # what a save or a resume leaves, the next save finds
+            more |= left
+            vars(self).update(vars(start.fork()))
+            save, resume, left = self.saved(kept, more, resumed)
         rest, given, disk = [], [], [cell.slot for cell in self.disk.values()]
         for (value, _, name), cells in kept.items():
             rest.append(Pair(cells[0].slot, self.held(name, self.alone.kept[value][name], cells[0].split)))

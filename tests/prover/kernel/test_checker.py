@@ -209,6 +209,34 @@ def test_a_loss_outside_of_the_loop_is_refused() -> None:
     assert not kernel(late).accepted
 
 
+STORED = "save.layer.weight.moments.store"
+MORE: dict[str, tuple[str, list[Any]]] = {
+    "a save that gathers what the next one stores": ("", [STORED, {
+        "insert": {"path": "save.layer.weight.moments.all_gather[dp]", "from": "S", "to": "I"}, "after": STORED}]),
+    "a matrix that stays": ('[optimizer]\nname = "muon"', [{"drop": "update.layer.weight.moments.free[dp]"}, STORED]),
+    "a state that begins whole": ("", ["init.layer.weight.moments.assign", STORED]),
+    "a count, and what it is added up to": (
+        '[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"', [
+            {"move": "forward.loss.count.all_reduce[dp]", "after": "forward.loss.compute"},
+            {"set": "forward.loss.compute", "divisor": "count*count"},
+            {"set": "backward.loss.scale", "divisor": "m/count"}]),
+    "a sum that is freed before it grows": ("", [{
+        "insert": {"path": "forward.layer.weight.grad_sum.free"}, "before": "forward.loss.compute"}]),
+}
+"""Tables of a strategy, and edits; a path alone is an event that acts everywhere."""
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_what_a_rank_has_besides_its_own_is_not_taken_for_it(case: str) -> None:
+    tables, edits = MORE[case]
+    step = pa.derive(parse_strategy_file(f'base = "zero1"\n{tables}').strategy, pa.abstract())
+    assert kernel(step).accepted
+    for one in edits:
+        step = edit(step, one) if isinstance(one, dict) else replace(step, events=tuple(
+            replace(e, where=()) if e.path == one else e for e in step.events))
+    assert not kernel(step).accepted and overall(examine(step).verdicts)[0] != PROVED
+
+
 REPLICAS = [("weight", {"op": "mean"}, True), ("weight", {"op": "sum", "divisor": "dp"}, True),
             ("weight", {"op": "premultiplied", "divisor": "dp"}, True), ("weight", {"op": "sum"}, False),
             ("weight", {"op": "mean", "divisor": "dp"}, False), ("amax", {"op": "sum"}, False)]

@@ -76,7 +76,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             what = "command" if action.dest == "command" else f"{'/'.join(action.option_strings)} value"
-            raise InputError(f"unknown {what} '{value}'", name=str(value), valid=map(str, action.choices))
+            meant = "show" if value == "derive" else str(value)  # pa.derive makes what show prints
+            raise InputError(f"unknown {what} '{value}'", name=meant, valid=map(str, action.choices))
 
 
 def parse_arguments(words: Sequence[str]) -> argparse.Namespace:

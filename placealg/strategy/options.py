@@ -13,7 +13,7 @@ from typing import Any, Final
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.loss_terms import PER, TERMS
-from placealg.mesh import ALONE
+from placealg.mesh import ALONE, called
 from placealg.placement import MEMORY_TIERS, STATES
 from placealg.strategy.kinds import (
     ACTIVATIONS,
@@ -323,7 +323,8 @@ def known_key(table: str, key: str, label: str = "") -> Key:
     """The schema's row for `key` of `table`."""
     keys = SCHEMA[table]
     if key not in keys:
-        raise InputError(f"unknown key '{key}' in {label or f'[{table}]'}", name=key, valid=keys)
+        meant = next((k for k in keys if called(k) and called(k) in (key, called(key))), key)
+        raise InputError(f"unknown key '{key}' in {label or f'[{table}]'}", name=meant, valid=keys)
     return keys[key]
 
 

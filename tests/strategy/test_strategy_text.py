@@ -397,3 +397,9 @@ def test_the_round_trip_would_see_a_lost_table() -> None:
                  'g = 4', 'optimizer = "sgd"', 'clip = "none"', 'dropout = ["rank(inner)"]'):
         assert f"\n{line}\n" in text
         assert parse_strategy_file(text.replace(f"\n{line}\n", "\n")).strategy != strategy
+
+
+@pytest.mark.parametrize("word", ["m", "gas", "accumulation_steps"])
+def test_a_key_that_is_called_otherwise_elsewhere_is_led_to_its_own(word: str) -> None:
+    with pytest.raises(InputError, match=rf"unknown key '{word}' in \[schedule\]; did you mean 'microbatches'\?"):
+        parse_strategy_file(f'base = "zero3"\n[schedule]\n{word} = 4\n')

@@ -7,8 +7,12 @@ from dataclasses import replace
 from placealg.errors import InputError
 from placealg.number_formats import FORMATS
 from placealg.prover.sums import precision
-from placealg.prover.verdict import OBLIGATIONS, Report, overall
+from placealg.prover.verdict import OBLIGATIONS, PRECISION_LEFT_OUT, Report, overall
 from placealg.step.program import Step
+
+ROUNDED = ("floating-point order, how far rounding goes, and the types inside an op: precision says in which types "
+           "gradients are summed over ranks and microbatches")
+"""What a verdict does not cover of floating-point numbers where `precision` is asked."""
 
 
 def with_precision(step: Step, report: Report, sums: str = "") -> Report:
@@ -29,5 +33,6 @@ def with_precision(step: Step, report: Report, sums: str = "") -> Report:
     verdicts = (*report.obligations, verdict)
     whole, cls = overall(verdicts)
     assert {v.id for v in verdicts} >= set(OBLIGATIONS)
-    return replace(report, verdict=whole, cls=cls, obligations=verdicts,
+    left = tuple(ROUNDED if line == PRECISION_LEFT_OUT else line for line in report.not_covered)
+    return replace(report, verdict=whole, cls=cls, obligations=verdicts, not_covered=left,
                    counterexample=report.counterexample or narrow)

@@ -56,11 +56,15 @@ ASKED_FOR: Mapping[str, str] = {
 """The obligations that are asked only where somebody says what they are about: identifier -> statement."""
 
 
+PRECISION_LEFT_OUT = "floating-point order and precision"
+"""What no verdict covers of floating-point numbers, unless `precision` is asked."""
+
+
 def _uncovered(scaled: bool = False, averaged: bool = False) -> tuple[str, ...]:
     """What no verdict covers; a step that carries a loss scale, or averages of the weights, has these inside."""
     state = ("the place in the data", *["a loss scale"] * (not scaled), *["averages of the weights"] * (not averaged))
     return (
-        "floating-point order and precision",
+        PRECISION_LEFT_OUT,
         "races inside one collective, or of events that overlap (a prefetch and an update)",
         f"state outside the step: {', '.join(state)}",
         "a checkpoint that is resumed on another mesh",

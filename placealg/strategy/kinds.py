@@ -187,7 +187,10 @@ def _element(label: str, value: Any, *rest: Any) -> str:
     if isinstance(value, Element):
         return value
     if isinstance(value, str) and value.strip()[:1].isalpha():
-        return Element(_choice(tuple(FORMATS), label, value))
+        if value not in FORMATS:
+            raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number, or a type",
+                             name=value, valid=FORMATS)
+        return Element(value)
     return _bytes(label, value, *rest)
 
 

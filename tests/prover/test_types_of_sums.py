@@ -8,15 +8,17 @@ import pytest
 
 import placealg as pa
 from placealg.cases.given import program_of
-from placealg.check.precision import with_precision
+from placealg.check.kernel import kernel
+from placealg.check.precision import ROUNDED, with_precision
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
 from placealg.errors import InputError
 from placealg.number_formats import FORMATS, Element, told
 from placealg.prover.sums import OF_GRADIENTS, OF_TENSORS, precision, sums
-from placealg.prover.verdict import PROVED, REFUTED, UNDECIDED
+from placealg.prover.verdict import PRECISION_LEFT_OUT, PROVED, REFUTED, UNDECIDED
 from placealg.step.program import Step
 from placealg.strategy.file import parse_strategy_file
+from placealg.strategy.spec import overlay
 from placealg.strategy.write import write_strategy
 
 FSDP2 = """base = "zero3*tp_sp"
@@ -122,3 +124,11 @@ def test_rounding_is_to_the_nearest(name: str) -> None:
     with pytest.raises(OverflowError):
         found.rounded(2 * found.largest)
     assert Element(name) != str(found.bytes) and str(Element(name)) == str(found.bytes)
+
+
+def test_the_checker_of_values_does_not_contradict_a_refuted_type() -> None:
+    step = pa.derive(overlay(pa.parse_strategy("zero2"), {"types": {"w": "bf16", "g": "fp32", "wire": "bf16"}}),
+                     pa.abstract())
+    told = with_precision(step, pa.prove(step), "fp32")
+    assert told.refuted() == ("precision",) and not kernel(step).contradicts(told)
+    assert told.not_covered[0] == ROUNDED and pa.prove("zero2").not_covered[0] == PRECISION_LEFT_OUT

@@ -22,7 +22,7 @@ from placealg.annexes import PLACES
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "frozen", "arith", "polynomial", "annexes", "notebook_display", "progress", "atomic_files",
-     "solver_presence", "loss_terms", "version"),
+     "solver_presence", "loss_terms", "number_formats", "version"),
     ("mesh",),
     ("placement",),
     ("strategy", "models"),

@@ -22,7 +22,7 @@ from placealg.prover.kernel.printer import printed
 from placealg.prover.kernel.program import Program, term
 from placealg.prover.kernel.terms import Term
 from placealg.prover.kernel.theory import coq_version
-from placealg.prover.verdict import PROVED, REFUTED, Report
+from placealg.prover.verdict import ASKED_FOR, PROVED, REFUTED, Report
 from placealg.step.program import Step
 from placealg.strategy.file import proofs_folder
 
@@ -56,10 +56,10 @@ class Kernel:
     def contradicts(self, report: Report) -> bool:
         """Whether it accepts what the prover refutes, so that one of the two is wrong.
 
-        Of a schedule that is refuted alone the theorem says nothing.
+        Of a schedule, or of the types of sums, that are refuted alone the theorem says nothing.
         """
         refuted = {v.id for v in report.obligations if v.verdict == REFUTED} if report.verdict == REFUTED else set()
-        return self.accepted is True and bool(refuted - {"schedule"})
+        return self.accepted is True and bool(refuted - {"schedule", *ASKED_FOR})
 
     def narrower(self, report: Report) -> bool:
         """Whether it does not accept what the prover proves: it is sound, and not complete."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from placealg.check.precision import with_precision
 from placealg.prover.examine import Candidate, examine
 from placealg.prover.verdict import REFUTED, UNDECIDED, Report, not_covered, overall
 from placealg.solver_presence import why_not
@@ -28,7 +29,7 @@ def prove(step: Step, base: Step | None = None, file: Edited | None = None) -> R
 
     `file`: the program and the edits that made the step, in whose terms a repair is told, too.
     """
-    return judge(step, base, file=file)[0]
+    return with_precision(step, judge(step, base, file=file)[0])
 
 
 def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: Edited | None = None,

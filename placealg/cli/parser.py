@@ -275,6 +275,9 @@ def _prove(parser: Parser) -> None:
     parser.add_argument("--most-proofs", type=int, default=60, metavar="N",
                         help="proofs of a parameter group that --engine cutoff may take, 60 unless told: one of each "
                         "group at each size")
+    parser.add_argument("--sums", metavar="TYPE",
+                        help="the type that no sum of gradients may be narrower than, such as "
+                        "fp32: the obligation precision")
     parser.add_argument("--cross-check", action="store_true", help="ask a second solver, cvc5, every query as well")
     parser.add_argument("--masked", action="store_true",
                         help="also run a file's program where its `masked` says that nothing shows")

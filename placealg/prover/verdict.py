@@ -50,12 +50,21 @@ OBLIGATIONS: Mapping[str, str] = {
 }
 """Obligation identifier -> its statement; reports list obligations in this order."""
 
+ASKED_FOR: Mapping[str, str] = {
+    "precision": "no sum of a gradient is taken in fewer bits than was said",
+}
+"""The obligations that are asked only where somebody says what they are about: identifier -> statement."""
+
+
+PRECISION_LEFT_OUT = "floating-point order and precision"
+"""What no verdict covers of floating-point numbers, unless `precision` is asked."""
+
 
 def _uncovered(scaled: bool = False, averaged: bool = False) -> tuple[str, ...]:
     """What no verdict covers; a step that carries a loss scale, or averages of the weights, has these inside."""
     state = ("the place in the data", *["a loss scale"] * (not scaled), *["averages of the weights"] * (not averaged))
     return (
-        "floating-point order and precision",
+        PRECISION_LEFT_OUT,
         "races inside one collective, or of events that overlap (a prefetch and an update)",
         f"state outside the step: {', '.join(state)}",
         "a checkpoint that is resumed on another mesh",
@@ -98,12 +107,12 @@ def not_covered(reference: Reference, events: Iterable[Event] = ()) -> tuple[str
     for types in (reference.types.plus(g.types) for g in reference.groups):
         for wire, (rest, what) in _WIRES.items():
             sent, kept = types.get(wire, types[rest]), types[rest]
-            if sent != kept:
+            if str(sent) != str(kept):
                 found[f"rounding of {what} (bytes per element: {sent} on the wire, {kept} at rest)"] = None
     for event in events:
         if event.verb == "reduce" and event.bytes.isdigit():
             kept = reference.types.plus(reference.group(event.group).types)["g"]
-            if event.bytes != kept:
+            if str(event.bytes) != str(kept):
                 found[f"rounding of gradients while they are reduced over {', '.join(event.axes)} (bytes per element: "
                       f"{event.bytes} on the wire, {kept} at rest)"] = None
     always = _uncovered(reference.scaled, any(g.averaged for g in reference.groups))
@@ -266,6 +275,11 @@ class Report(Shown):
         return tuple(v for v in self.obligations if v.id == identifier)
 
     @property
+    def statements(self) -> dict[str, str]:
+        """Identifier -> statement of every obligation, in order; one of ASKED_FOR only where it was asked."""
+        return {**OBLIGATIONS, **{i: says for i, says in ASKED_FOR.items() if self.of(i)}}
+
+    @property
     def assuming(self) -> tuple[str, ...]:
         """The hypotheses in words."""
         return tuple(h.text for h in self.hypotheses)
@@ -282,7 +296,7 @@ class Report(Shown):
 
     def refuted(self) -> tuple[str, ...]:
         """The identifiers of refuted obligations, in table order."""
-        return tuple(i for i in OBLIGATIONS if any(v.verdict == REFUTED for v in self.of(i)))
+        return tuple(i for i in self.statements if any(v.verdict == REFUTED for v in self.of(i)))
 
     def to_json(self, timing: bool = True) -> dict[str, Any]:
         """The report as the JSON object of `placealg prove --format json`."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from placealg.cost.formula import Formula
 from placealg.placement import STATES
-from placealg.prover.verdict import OBLIGATIONS, UNDECIDED, Report
+from placealg.prover.verdict import UNDECIDED, Report
 from placealg.render.compare import Compared, Ratio, ratio
 from placealg.render.cost import Sizes, value_of
 from placealg.render.export import code, plain_markdown
@@ -63,7 +63,7 @@ class DiffSide:
             return f"{verdict}, {cls}" if cls else str(verdict)
 
         found = {"verdict": told(self.report.verdict, self.report.cls)}
-        found |= {identifier: told(*joined(self.report.of(identifier))) for identifier in OBLIGATIONS}
+        found |= {identifier: told(*joined(self.report.of(identifier))) for identifier in self.report.statements}
         found["assuming"] = "; ".join(self.report.assuming) or "nothing"
         found["not covered"] = "; ".join(self.report.not_covered)
         return found

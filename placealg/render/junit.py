@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Report
+from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.render.proof import counterexample, joined
 from placealg.render.svg import element, written
 from placealg.render.text_layout import plain
@@ -28,7 +28,7 @@ def junit(reports: Iterable[tuple[Report, str, list[str]]], timing: bool = True)
 
 def _suite(report: Report, expected: str, wrong: list[str], timing: bool) -> str:
     cases, failures, errors = [], 0, 0
-    for identifier, statement in OBLIGATIONS.items():
+    for identifier, statement in report.statements.items():
         found = report.of(identifier)
         verdict, _ = joined(found)
         says = "\n".join(dict.fromkeys(v.reason for v in found if v.verdict == verdict and v.reason))

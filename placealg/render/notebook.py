@@ -10,7 +10,7 @@ from placealg.cost.formula import Formula
 from placealg.cost.memory import Memory
 from placealg.errors import InputError
 from placealg.placement import STATES
-from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Counterexample, Report
+from placealg.prover.verdict import PROVED, REFUTED, Counterexample, Report
 from placealg.render.compare import Comparison
 from placealg.render.mesh_drawing import draw_strategy
 from placealg.render.mesh_exchanges import draw_moves
@@ -54,7 +54,7 @@ def _(step: Step) -> str:
 @html.register
 def _(report: Report) -> str:
     rows: list[Sequence[str]] = [("", "obligation", "verdict", "class", "it holds iff")]
-    for identifier, statement in OBLIGATIONS.items():
+    for identifier, statement in report.statements.items():
         verdict, cls = joined(report.of(identifier))
         rows.append((plain((MARKS[verdict],)), identifier, str(verdict), cls or "", statement))
     told = [SAYS.get((report.verdict, report.cls or ""), ""),

@@ -43,6 +43,8 @@ def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, st
     """The whole report; `says` maps the name of a hypothesis to what it says, `kernel` is the verified checker's."""
     head = line(bold(f"{report.strategy} on {report.model}"), ": ", coloured(report.verdict))
     meaning = SAYS.get((report.verdict, report.cls or ""), "")
+    if report.refuted() == ("precision",):
+        meaning = "a sum is taken in fewer bits than was said; nothing else was found to differ"
     lines = [line(*head, dim(f", {report.cls}" if report.cls else ""))]
     lines += indent(prose(meaning, width - 2)) if meaning else []
     lines += [(), *indent(obligations(report, width - 2, timing)), ()]
@@ -65,7 +67,7 @@ def obligations(report: Report, width: int, timing: bool) -> list[Line]:
     heads = ("obligation", "verdict", "class", "groups", "instances", "time" if timing else "", "")
     rows: list[list[Cell]] = [[dim("  " + heads[0]), *(dim(h) for h in heads[1:])]]
     shown = [0, 1, 4, 5] if width < _ALL_COLUMNS else range(len(heads))
-    for identifier, statement in OBLIGATIONS.items():
+    for identifier, statement in report.statements.items():
         found = report.of(identifier)
         verdict, cls = joined(found)
         groups = {v.group for v in found if v.group}

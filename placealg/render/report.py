@@ -23,7 +23,7 @@ from placealg.cost.javascript import SIZES, definitions, javascript
 from placealg.cost.mathml import mathml
 from placealg.cost.stage import StageStep, stage_of
 from placealg.mesh import Axis, Mesh
-from placealg.prover.verdict import OBLIGATIONS, Counterexample, Report
+from placealg.prover.verdict import Counterexample, Report
 from placealg.render.cost import CONVENTIONS, QUANTITIES, value_of
 from placealg.render.counterexample_drawing import draw_counterexample
 from placealg.render.mesh_drawing import HELD, draw_strategy, drawn_sizes
@@ -304,7 +304,7 @@ def _verdicts(every: Sequence[Told], says: Mapping[str, str]) -> str:
 def verdict(found: Report, says: Mapping[str, str]) -> str:
     """A verdict as HTML: its obligations, and what it assumes; `says` maps the name of a hypothesis to what it says."""
     rows = [[("", "obligation", "verdict", "class", "groups", "instances", "it holds iff")]]
-    for identifier, statement in OBLIGATIONS.items():
+    for identifier, statement in found.statements.items():
         verdicts = found.of(identifier)
         word, cls = joined(verdicts)
         groups = len({v.group for v in verdicts if v.group})

@@ -36,7 +36,7 @@ from placealg.strategy.options import DEFAULTS, TYPES
 from placealg.strategy.spec import Strategy
 from placealg.strategy.streams import Stream
 from placealg.strategy.validation import check
-from placealg.strategy.vocabulary import LIFETIMES
+from placealg.strategy.vocabulary import AS_TYPED, LIFETIMES
 
 
 def derive(strategy: Strategy, model: Model) -> Step:
@@ -170,13 +170,14 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         left_out=model.left_out,
         pad=str(strategy.option("shards", "pad")),
         losses=model.losses,
+        sums="" if (least := strategy.option("schedule", "sums")) == AS_TYPED else str(least),
     )
 
 
 def strategy_types(strategy: Strategy) -> FrozenMap[str, str]:
     """Bytes per element by symbol: the strategy's, else the default; a symbol with neither is left out."""
     said = strategy.tables.get("types", FrozenMap())
-    return FrozenMap({s: str(strategy.option("types", s)) for s in TYPES if s in DEFAULTS["types"] or s in said})
+    return FrozenMap({s: strategy.option("types", s) for s in TYPES if s in DEFAULTS["types"] or s in said})
 
 
 def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:

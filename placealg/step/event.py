@@ -374,6 +374,7 @@ class Reference:
     sizes. `pipeline` is the schedule of the axis that splits the model along its depth, or of one stage. `left_out`
     says in words what the network has and the model lacks. `pad` says what is padded if a share is not a whole number:
     none, rows, elements. `losses` are the terms of the loss: each is weighted by counts of its own tokens.
+    `sums` names the type in which gradients are to be summed at least, "" where types say it.
     """
 
     strategy: str
@@ -401,6 +402,7 @@ class Reference:
     left_out: tuple[str, ...] = ()
     pad: str = "none"
     losses: tuple[str, ...] = ("loss",)
+    sums: str = ""
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]

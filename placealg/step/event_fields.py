@@ -11,6 +11,7 @@ from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError, shown
 from placealg.models.backward import GRAD, keepers, needs_gradient
 from placealg.models.graph import Graph, unit_of
+from placealg.number_formats import FORMATS, Element, told
 from placealg.placement import Kind
 from placealg.step.event import Phase
 from placealg.step.program import (
@@ -182,10 +183,12 @@ def _layout(key: str, value: Any, _reference: Reference) -> str:
 
 
 def _bytes(key: str, value: Any, _reference: Reference) -> str:
+    if isinstance(value, str) and value in FORMATS:
+        return Element(value)
     text = str(value)[:_MAX_TEXT] if isinstance(value, str) or type(value) is int else ""
     if not text or parse(text, TYPES).evaluate({**dict.fromkeys(TYPES, 2), **DEFAULTS["types"]}) <= 0:
-        raise InputError(f"{key} is {shown(value)}: expected an element size, such as \"w\", 4 or \"o - 4\"",
-                         valid=TYPES)
+        raise InputError(f"{key} is {shown(value)}: expected an element size, such as \"w\", 4 or \"o - 4\", "
+                         "or a type", valid=(*TYPES, *FORMATS))
     return text
 
 
@@ -219,7 +222,7 @@ FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
     Gloss("root", "root", _root, int),
     Gloss("tier", "tier", _choice(TIERS), str),
     Gloss("layout", "layout", _layout, str),
-    Gloss("bytes", "bytes", _bytes, str),
+    Gloss("bytes", "bytes", _bytes, told),
     Gloss("rule", "rule", _text, lambda rule: rule.name),
     Gloss("why", "why", _text, str),
 )}

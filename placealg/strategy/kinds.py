@@ -18,6 +18,7 @@ from placealg.arith import parse
 from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.mesh import check_size
+from placealg.number_formats import FORMATS, Element
 from placealg.placement import MODES, REGION, StatePlacement
 from placealg.strategy.streams import Stream
 from placealg.strategy.vocabulary import EACH, GATHERS, LIFETIMES, NONE, OPTIMIZERS, REDUCTIONS
@@ -182,6 +183,17 @@ def _bytes(label: str, value: Any, *_: Any) -> str:
     return str(number)
 
 
+def _element(label: str, value: Any, *rest: Any) -> str:
+    if isinstance(value, Element):
+        return value
+    if isinstance(value, str) and value.strip()[:1].isalpha():
+        if value not in FORMATS:
+            raise InputError(f"{label} is {shown(value)}: bytes per element are a positive number, or a type",
+                             name=value, valid=FORMATS)
+        return Element(value)
+    return _bytes(label, value, *rest)
+
+
 def _counted(symbol: str, label: str, value: Any, *_: Any) -> int | str:
     if value != symbol and (type(value) is not int or value < 1):
         raise InputError(f"{label} is {shown(value)}: expected {counted(symbol).words}")
@@ -268,7 +280,7 @@ def _wires(label: str, value: Any, axes: tuple[str, ...], where: Where, path: Pa
     for axis, number in _table(label, value).items():
         with placed(where, *path, axis):
             known_axis(label, axis, axes)
-            read[axis] = _bytes(f"{label} of {axis}", number)
+            read[axis] = _element(f"{label} of {axis}", number)
     return FrozenMap(read)
 
 
@@ -353,6 +365,8 @@ GROUP_OPTIMIZER = Kind("{ AXIS = MODE, ... }, an optimizer's name, or both as { 
                            **by_name(_MODE, r"^(?!name$)[A-Za-z_]\w*$"),
                            "properties": {"name": {"enum": list(OPTIMIZERS)}}}]})
 BYTES = Kind('a positive number, such as 2 or "1/2"', _bytes, _BYTES)
+ELEMENT = Kind(f"{BYTES.words}, or a type, {_quoted(FORMATS)}", _element, {
+    "anyOf": [*_BYTES["anyOf"], {"enum": list(FORMATS)}]})
 SHARE = Kind('a number between 0 and 1, such as 0.25 or "1/4"', _share,
              {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}, _TEXT]})
 FLAG = Kind("true or false", _flag, {"type": "boolean"})
@@ -369,7 +383,7 @@ LAYERS_CHOSEN = Kind("{ first = N } or { every = N }, N a whole number of at lea
 LIVES = along_axes("LIFE", *LIFETIMES)
 GATHERED_HOW = along_axes("HOW", *GATHERS)
 REDUCED_HOW = along_axes("HOW", *REDUCTIONS)
-WIRES = Kind('{ AXIS = BYTES, ... }; BYTES is a positive number, such as 2 or "1/2"', _wires, by_name(_BYTES))
+WIRES = Kind(f"{{ AXIS = BYTES, ... }}; BYTES is {ELEMENT.words}", _wires, by_name(ELEMENT.schema))
 COUNT_AXES = Kind('"data" (every axis that splits the batch, and microbatch), or a list of axes', _count_axes,
                   {"anyOf": [{"const": "data"}, _STRINGS]})
 STREAMS = Kind('a list of "rank(AXIS)", "local(DIM)"', _streams,

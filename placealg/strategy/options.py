@@ -14,12 +14,14 @@ from placealg.errors import InputError, shown
 from placealg.frozen import FrozenMap
 from placealg.loss_terms import PER, TERMS
 from placealg.mesh import ALONE, called
+from placealg.number_formats import FORMATS
 from placealg.placement import MEMORY_TIERS, STATES
 from placealg.strategy.kinds import (
     ACTIVATIONS,
     BYTES,
     COUNT_AXES,
     DIMS,
+    ELEMENT,
     FLAG,
     GATHERED_HOW,
     GROUP_OPTIMIZER,
@@ -47,6 +49,7 @@ from placealg.strategy.kinds import (
 from placealg.strategy.precision import PRESET, precisions, preset_bytes
 from placealg.strategy.vocabulary import (
     ACC,
+    AS_TYPED,
     AVERAGES,
     AVG,
     IN_A_V,
@@ -91,9 +94,9 @@ class Table:
 
 _MODES = {state: Key(PLACEMENT) for state in STATES if state != "activations"}
 
-_SIZES = {PRESET: Key(choice(*precisions())), "w": Key(BYTES, "2"), "g": Key(BYTES, "2"), "wire": Key(BYTES, "2"),
-          "o": Key(BYTES, "12"), "act": Key(BYTES, "2"),
-          **{name: Key(BYTES) for name in (WIRE_W, USE, ACC, AVG, *KEPT_FOR)}}
+_SIZES = {PRESET: Key(choice(*precisions())), "w": Key(ELEMENT, "2"), "g": Key(ELEMENT, "2"),
+          "wire": Key(ELEMENT, "2"), "o": Key(BYTES, "12"), "act": Key(ELEMENT, "2"),
+          **{name: Key(ELEMENT) for name in (WIRE_W, USE, ACC, AVG, *KEPT_FOR)}}
 
 TYPES = tuple(name for name in _SIZES if name != PRESET)
 """The element sizes that a strategy may say."""
@@ -153,8 +156,8 @@ TABLES: Mapping[str, Table] = {
         "microbatches, lifetimes of gathered units, how many are gathered ahead, how much of a region runs again,"
         " which of its ops are kept or do, in which layers, in which layers activations rest on another tier, "
         "whether uses share a redistribution, what is gathered in a ring, how gradients are reduced and in how "
-        "many bytes along an axis, where the mean over microbatches is taken, a pipeline's order and stages, "
-        "which parts have no layer",
+        "many bytes along an axis, in which type they are summed at least, where the mean over microbatches is taken, "
+        "a pipeline's order and stages, which parts have no layer",
         {"microbatches": Key(counted("m"), "m"),
          "lifetime": Key(LIVES, {}),
          "prefetch": Key(whole(0), 0, (
@@ -190,6 +193,11 @@ TABLES: Mapping[str, Table] = {
                 "wire says in how many bytes an element of a gradient is reduced over an axis, where they are not "
                 "those of wire in [types].",
                 "Axes of other bytes are reduced apart; what that rounds, no verdict covers.")),
+         "sums": Key(choice(AS_TYPED, *FORMATS), AS_TYPED, (
+                "sums says in which type, at least, each sum of gradients is to be taken: over ranks, and over "
+                "microbatches.",
+                "The obligation precision holds each sum of the program against it; as_typed, against wire and g of "
+                "[types].")),
          "microbatch_mean": Key(choice("loss", "gradients"), "loss", (
                 "microbatch_mean says what is divided by m: the loss of every microbatch, or the gradients once they "
                 "are accumulated.",

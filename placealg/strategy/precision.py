@@ -11,6 +11,7 @@ from typing import Any
 
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.number_formats import element
 
 PRESET = "preset"
 """The key of element sizes that names the bytes of an engine, beside which other keys say what differs."""
@@ -58,4 +59,4 @@ def preset_bytes(said: Mapping[str, str]) -> dict[str, str]:
     """
     named = said.get(PRESET, "")
     own = {symbol: number for symbol, number in said.items() if symbol != PRESET}
-    return {**{s: str(n) for s, n in precision(named).types.items()}, **own} if named else own
+    return {**{s: element(str(n)) for s, n in precision(named).types.items()}, **own} if named else own

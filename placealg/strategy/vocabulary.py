@@ -11,6 +11,9 @@ NONE = "none"
 EACH = "each"
 """What stands for a dim where every rank runs the ops of a region whole, each on its own part of the gradient."""
 
+AS_TYPED = "as_typed"
+"""What sums are asked to be of which nothing is said: of the types that [types] names for them."""
+
 LAYER = "layer"
 """The dim of the model's depth: an axis that names it, and nothing else, is a pipeline."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from placealg.number_formats import Element, told
 from placealg.placement import StatePlacement
 from placealg.strategy.options import DEFAULTS
 from placealg.strategy.spec import GroupRule, Strategy
@@ -58,14 +59,21 @@ def _tables(strategy: Strategy) -> Iterator[str]:
         yield toml_table(f"[groups.{toml_key(rule.name)}]", _group(rule))
     for table in sorted(strategy.tables, key=list(DEFAULTS).index):  # the order in which a file is read
         said = strategy.tables[table]
-        yield toml_table(f"[{table}]", {k: _bytes(v) if table == "types" else v for k, v in said.items()})
+        yield toml_table(f"[{table}]", {
+            k: _bytes(v) if table == "types" else _wires(v) if k == "wire" else v for k, v in said.items()})
 
 
 def _modes(placement: StatePlacement) -> dict[str, str]:
     return {axis: placement.text(axis) for axis in placement.modes}
 
 
+def _wires(said: Mapping[str, str]) -> dict[str, str]:
+    return {axis: told(text) for axis, text in said.items()}
+
+
 def _bytes(text: str) -> int | str:
+    if isinstance(text, Element):
+        return text.name
     number = Fraction(text)
     return number.numerator if number.denominator == 1 else text
 
@@ -76,7 +84,7 @@ def _group(rule: GroupRule) -> dict[str, Any]:
         said["optimizer"] = {"name": rule.optimizer, **said["optimizer"]} if "optimizer" in said else rule.optimizer
     if rule.types:
         said["types"] = {symbol: _bytes(text) for symbol, text in rule.types.items()}
-    for key, value in (("lifetime", rule.lifetime), ("wire", rule.wire), ("frozen", rule.frozen)):
+    for key, value in (("lifetime", rule.lifetime), ("wire", _wires(rule.wire)), ("frozen", rule.frozen)):
         if value:
             said[key] = value
     if rule.matrix is not None:

@@ -154,7 +154,7 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
 
 def types_of(strategy: Strategy) -> dict[str, str]:
     """The bytes per element that a strategy says."""
-    return {symbol: str(strategy.option("types", symbol)) for symbol in strategy.tables.get("types") or ()}
+    return {symbol: strategy.option("types", symbol) for symbol in strategy.tables.get("types") or ()}
 
 
 def _tables(differences: Iterable[Difference]) -> dict[str, dict[str, Any]]:

@@ -304,7 +304,7 @@ def test_a_base_takes_a_new_axis_with_its_dims() -> None:
 
 
 def test_expected_obligations_are_the_verdict_tables() -> None:
-    assert EXPECT["obligation"].schema["enum"] == [*verdict.OBLIGATIONS]
+    assert EXPECT["obligation"].schema["enum"] == [*verdict.OBLIGATIONS, *verdict.ASKED_FOR]
     assert EXPECT["class"].schema["enum"][:3] == [verdict.PARAMETRIC, verdict.CUTOFF, verdict.BOUNDED]
 
 

@@ -1,0 +1,38 @@
+"""The obligation `precision` beside the others: it is asked only where types are named, or a user says `sums`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from placealg.errors import InputError
+from placealg.number_formats import FORMATS
+from placealg.prover.sums import precision
+from placealg.prover.verdict import OBLIGATIONS, PRECISION_LEFT_OUT, Report, overall
+from placealg.step.program import Step
+
+ROUNDED = ("floating-point order, how far rounding goes, and the types inside an op: precision says in which types "
+           "gradients are summed over ranks and microbatches")
+"""What a verdict does not cover of floating-point numbers where `precision` is asked."""
+
+
+def with_precision(step: Step, report: Report, sums: str = "") -> Report:
+    """The report with the verdict on the types of the sums, and the first that is too narrow if nothing else is wrong.
+
+    >>> import placealg as pa
+    >>> step = pa.derive(pa.zero1(), pa.abstract())
+    >>> told = with_precision(step, pa.prove(step), "fp32")
+    >>> told.verdict, told.of("precision")[0].reason.partition(": ")[2]
+    ('UNDECIDED', 'it adds in 2 bytes, and bytes name no type: say one, such as "bf16"')
+    """
+    if sums and sums not in FORMATS:
+        raise InputError(f"sums is '{sums}'", name=sums, valid=tuple(FORMATS))
+    found = precision(step, sums)
+    if found is None:
+        return report
+    verdict, narrow = found
+    verdicts = (*report.obligations, verdict)
+    whole, cls = overall(verdicts)
+    assert {v.id for v in verdicts} >= set(OBLIGATIONS)
+    left = tuple(ROUNDED if line == PRECISION_LEFT_OUT else line for line in report.not_covered)
+    return replace(report, verdict=whole, cls=cls, obligations=verdicts, not_covered=left,
+                   counterexample=report.counterexample or narrow)

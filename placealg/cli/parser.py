@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             what = "command" if action.dest == "command" else f"{'/'.join(action.option_strings)} value"
-            meant = "show" if value == "derive" else str(value)  # pa.derive makes what show prints
+            meant = "show" if (what, value) == ("command", "derive") else str(value)  # show prints what pa.derive makes
             raise InputError(f"unknown {what} '{value}'", name=meant, valid=map(str, action.choices))
 
 

@@ -316,7 +316,7 @@ def _read_file(word: str, model: Model | str | None, sizes: Iterable[str], axes:
     except InputError as error:
         raise (error.moved(file.place(error.key)) if error.key else error.at(word)) from None
     if file.events:
-        step = replace(step, events=read_program(file.events, step.reference, file.positions, file.loops))
+        step = step.listed(read_program(file.events, step.reference, file.positions, file.loops))
     edited = Edited(step, read_edits(file.edits, step.reference, file.positions))
     step = apply_edits(step, edited.edits) if edited.edits else step
     lines = {edit.line for edit in edited.edits if edit.action == "insert"}

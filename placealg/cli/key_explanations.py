@@ -29,6 +29,13 @@ FIELD_SAYS: Mapping[str, str] = {
     "tier": "the memory that is read or written, or a pair such as device->host",
     "layout": "the owner function by which elements are sharded; NAME(AXIS) is one for each rank along AXIS",
     "bytes": "the element size that is sent, for costs alone",
+    "stream": "the stream on which it runs; compute where nothing is said, host what the host does as it issues",
+    "ahead": "by how many turns of its innermost loop it is issued earlier",
+    "behind": "the event of the same loop behind which it is issued",
+    "wait": "the events that have to have ended before it begins",
+    "into": "the buffer that it writes in place of the value's own place",
+    "out_of": "the buffer that it reads in place of the value's own place",
+    "of": "the stream for which a join waits: for all that it was given so far",
     "rule": "the name of the rule that put the event there",
     "why": "the reason for which it stands there",
 }
@@ -43,6 +50,8 @@ GRAMMAR: Mapping[str, str] = {
     "to": f"{', '.join(KINDS)}, S(DIM)",
     "divisor": "products and quotients of axis sizes, m, tokens, count, padding and numbers up to 2**26",
     "layout": "NAME, or NAME(AXIS)",
+    "wait": "PATH, { on = PATH, turn = -1 }, { on = PATH, turn = \"-K\" }, { on = PATH, step = -1 }, or a list of them; "
+            "turn counts turns of the innermost loop that both are in, K is a ring's number of slots",
     "version": "AXES/AXES/...; AXES are axes joined by _, with a number if need be",
 }
 """Field -> how its value is written."""

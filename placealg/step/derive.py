@@ -25,6 +25,7 @@ from placealg.step.extra_losses import of_terms, with_statistics
 from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
+from placealg.step.overlap import overlapped
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
 from placealg.step.saving import PARAMETERS, Saving
@@ -53,7 +54,8 @@ def derive(strategy: Strategy, model: Model) -> Step:
     operations = operations_of(strategy, model)
     plans = _plans(strategy, model, operations)
     reference = reference_of(strategy, model, plans, operations)
-    return Step(reference, _numbered(_events(strategy, model, plans, operations, reference.data_axes)))
+    step = Step(reference, _numbered(_events(strategy, model, plans, operations, reference.data_axes)))
+    return overlapped(step, strategy) if {"overlap", "buffers"} & {*strategy.tables} else step
 
 
 def operations_of(strategy: Strategy, model: Model) -> Operations | None:

@@ -12,6 +12,7 @@ from placealg.placement import Kind
 from placealg.step.effects import effect_of
 from placealg.step.event import Phase, phase_order
 from placealg.step.event_fields import FIELDS, default_event, holders, read_fields, with_fields
+from placealg.step.order import JOIN, ORDERING
 from placealg.step.program import LOOPED, PHASES, Event, Reference, Rule, Step
 from placealg.step.text import read_path, subjects
 from placealg.step.well_formed import check_event
@@ -159,7 +160,7 @@ def apply_edits(step: Step, edits: Sequence[Edit]) -> Step:
             draft.apply(edit)
         except InputError as error:
             raise error.at(edit.place) from None
-    return replace(step, events=tuple(draft.events()))
+    return step.listed(draft.events())
 
 
 class _Draft:
@@ -167,8 +168,8 @@ class _Draft:
 
     def __init__(self, step: Step):
         self.reference = step.reference
-        self.base = step.events
-        self.paths = [e.path for e in step.events]
+        self.base = step.listing
+        self.paths = [e.path for e in step.listing]
         self.changed: dict[int, Event] = {}
         self.dropped: set[int] = set()
         self.doubled: dict[int, int] = {}
@@ -252,6 +253,8 @@ class _Draft:
                              f"{self.base[index].phase}")
 
     def of_anchor(self, anchor: Event, value: str, verb: str) -> tuple[str, str]:
+        if verb == JOIN:
+            return "", self.reference.group(anchor.group).unit if anchor.group else anchor.unit
         pairs = tuple(holders(value, verb, self.reference))
         return next((pair for pair in ((anchor.group, ""), ("", anchor.unit)) if pair in pairs),
                     pairs[0] if len(pairs) == 1 else ("", ""))
@@ -302,6 +305,8 @@ class _Draft:
 
 def _without_op(event: Event, before: Event, said: Mapping[str, Any]) -> Event:
     """An event of another verb than before, without the operator that it had where the new verb sums nothing."""
+    if event.verb in ORDERING:
+        return event
     effect = effect_of(event.verb, event.value, event.kind, event.source == Kind.P.value)
     if "op" in said or event.verb == before.verb or effect is None:  # a verb that does not apply is told as that
         return event

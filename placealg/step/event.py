@@ -16,10 +16,12 @@ from placealg.models.backward import GRAD
 from placealg.models.graph import Graph
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
+from placealg.step.order import ORDERING, Wait
 from placealg.step.pipeline import ONE_STAGE, Pipeline
 from placealg.step.verbs import BYTES, CARRIED, LOSS_SCALE, MOMENT, SOURCES, VERBS, VerbName
 from placealg.step.versions import Version
 from placealg.step.where import Clause as Clause
+from placealg.strategy.buffers import Buffer
 from placealg.strategy.streams import Stream
 from placealg.strategy.vocabulary import ONE_MOMENT
 
@@ -134,7 +136,8 @@ class Event:
     An event on a tensor of the op graph has the tensor's name as `value` (NAME.grad: its gradient), and as `unit` the
     unit whose loop runs it, "" between two loops. `version` labels the redistributed copy that it makes or acts on,
     `reads` are the operands of a compute as NAME@LABEL, in order; `source` and `to` are places: I, R, P, S(dim). In a
-    lowered program (`lower.py`), `said` is the path of the event of the user's program for which it stands.
+    lowered program (`lower.py`), `said` is the path of the event of the user's program for which it stands. The fields
+    from `stream` on speak of order (`order.py`), and only a program's listing has them.
     """
 
     phase: Phase
@@ -159,6 +162,13 @@ class Event:
     rule: Rule = Rule("written", "written in the program file")
     line: int = field(default=0, compare=False)
     said: str = ""
+    stream: str = ""
+    ahead: int = 0
+    behind: str = ""
+    waits: tuple[Wait, ...] = ()
+    into: str = ""
+    out_of: str = ""
+    of: str = ""
 
     @property
     def subject(self) -> str:
@@ -169,7 +179,7 @@ class Event:
             own = "" if self.verb in ("compute", "scale") and self.value in ("loss", "activation") else self.value
             return ".".join(p for p in (self.unit, own) if p)
         if self.verb in ("norm", "clip") or (self.verb == "update" and self.value not in CARRIED) or (
-                self.value == "weight" and "weight" in VERBS[self.verb].values):
+                self.value == "weight" and (self.verb in ORDERING or "weight" in VERBS[self.verb].values)):
             return self.group
         return f"{self.group}.{self.value}"
 
@@ -374,7 +384,8 @@ class Reference:
     sizes. `pipeline` is the schedule of the axis that splits the model along its depth, or of one stage. `left_out`
     says in words what the network has and the model lacks. `pad` says what is padded if a share is not a whole number:
     none, rows, elements. `losses` are the terms of the loss: each is weighted by counts of its own tokens.
-    `sums` names the type in which gradients are to be summed at least, "" where types say it.
+    `sums` names the type in which gradients are to be summed at least, "" where types say it. `buffers` are the slots
+    of values, by name, where a program says on which streams events run.
     """
 
     strategy: str
@@ -403,6 +414,7 @@ class Reference:
     pad: str = "none"
     losses: tuple[str, ...] = ("loss",)
     sums: str = ""
+    buffers: FrozenMap[str, Buffer] = FrozenMap()
 
     def __post_init__(self) -> None:
         names = [group.name for group in self.groups]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import placealg.step.order as order
 from placealg.arith import ONE, Monomial, parse
 from placealg.errors import InputError, shown
 from placealg.models.backward import GRAD, keepers, needs_gradient
@@ -206,7 +207,7 @@ def _one_or_list(value: tuple[str, ...]) -> str | list[str]:
 
 
 FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
-    Gloss("verb", "verb", _choice(VERBS), str),
+    Gloss("verb", "verb", _choice((*VERBS, *order.ORDERING)), str),
     Gloss("value", "value", _value, str),
     Gloss("group", "group", _group, str),
     Gloss("unit", "unit", _unit, str),
@@ -223,6 +224,13 @@ FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
     Gloss("tier", "tier", _choice(TIERS), str),
     Gloss("layout", "layout", _layout, str),
     Gloss("bytes", "bytes", _bytes, told),
+    Gloss("stream", "stream", order.read_stream, str),
+    Gloss("ahead", "ahead", order.read_ahead, int),
+    Gloss("behind", "behind", order.read_behind, str),
+    Gloss("wait", "waits", order.read_waits, lambda waits: [wait.said() for wait in waits]),
+    Gloss("into", "into", order.read_buffer, str),
+    Gloss("out_of", "out_of", order.read_buffer, str),
+    Gloss("of", "of", lambda key, value, ref: order.read_stream(key, value, ref) or order.COMPUTE, str),
     Gloss("rule", "rule", _text, lambda rule: rule.name),
     Gloss("why", "why", _text, str),
 )}
@@ -277,6 +285,8 @@ def values_of(verb: str, reference: Reference) -> tuple[str, ...]:
     `compute` applies to the results of ops, a redistribution to any tensor but a parameter, which is moved and reduced
     with its group, and but the sum of the loss, which nothing reads. A unit whose ops are known does not run whole.
     """
+    if verb in order.ORDERING:
+        return order.COPIED if verb == order.COPY else ()
     named, graph = VERBS[verb].values, reference.graph
     found = [v for v in named if v in VALUES and (reference.whole or v != "activation")]
     if graph.ops:

@@ -8,11 +8,12 @@ model, never from the events; nothing that an event says is believed by a reader
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import placealg.step.graph as step_graph
+import placealg.step.order as step_order
 from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.notebook_display import Shown
@@ -53,10 +54,15 @@ Node = Event | EventLoop
 
 @dataclass(frozen=True, slots=True)
 class Step(Shown):
-    """A training step on a mesh: the reference, and the events of the program in order."""
+    """A training step on a mesh: the reference, and the events of the program in order.
+
+    Where the program says on which streams events run, `order` lists all its events with that, also those that only
+    order others; `events` are then the same without it, which is all that who reads values knows.
+    """
 
     reference: Reference
     events: tuple[Event, ...]
+    order: tuple[Event, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         for before, event in itertools.pairwise(self.events):
@@ -66,6 +72,18 @@ class Step(Shown):
 
     def __repr__(self) -> str:
         return f"{self.reference.strategy} on {self.reference.model}: {len(self.events)} events"
+
+    @property
+    def listing(self) -> tuple[Event, ...]:
+        """Every event of the program, with what it says of order."""
+        return self.order or self.events
+
+    def listed(self, listing: Iterable[Event]) -> Step:
+        """The step whose program is `listing`."""
+        every = tuple(listing)
+        if not any(map(step_order.ordered, every)):
+            return replace(self, events=every, order=())
+        return replace(self, events=step_order.values(every), order=every)
 
     def event(self, path: str) -> Event:
         """The event with this path."""

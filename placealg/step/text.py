@@ -21,6 +21,7 @@ from placealg.step.event_fields import (
     values_of,
     with_fields,
 )
+from placealg.step.order import COPY, JOIN, ORDERING
 from placealg.step.program import PHASES, Event, Reference, Step
 from placealg.step.verbs import VERBS
 from placealg.step.well_formed import check_event, inapplicable
@@ -41,7 +42,7 @@ Subjects = Mapping[str, Mapping[str, Event]]
 def subjects(reference: Reference) -> Subjects:
     """Every subject that a path may name, for each verb: the inverse of Event.subject."""
     table: dict[str, dict[str, Event]] = {}
-    for name in VERBS:
+    for name in (*VERBS, COPY):
         table[name] = {}
         for value in values_of(name, reference):
             for group, unit in holders(value, name, reference):
@@ -57,17 +58,18 @@ def read_path(text: Any, reference: Reference, known: Subjects) -> Event:
         raise InputError(f"path is {shown(text)}: expected PHASE.SUBJECT.VERB[AXES]")
     if found["phase"] not in PHASES:
         raise InputError(f"unknown phase '{found['phase']}' in {text}", name=found["phase"], valid=PHASES)
-    if found["verb"] not in VERBS:
-        raise InputError(f"unknown verb '{found['verb']}' in {text}", name=found["verb"], valid=VERBS)
+    if found["verb"] not in (*VERBS, *ORDERING):
+        raise InputError(f"unknown verb '{found['verb']}' in {text}", name=found["verb"], valid=(*VERBS, *ORDERING))
     subject, verb = found["subject"], found["verb"]
-    event = known[verb].get(subject) or _named(subject, verb, reference)
+    event = default_event("", JOIN, subject) if verb == JOIN else (
+        known[verb].get(subject) or _named(subject, verb, reference))
     if event is None:
         raise InputError(f"{verb} does not apply to '{subject}' in {text}", name=subject, valid=known[verb])
     event = replace(event, phase=found["phase"], copy=int(found["copy"] or 1))
     if found["axes"] is not None:
         axes = [a.strip() for a in found["axes"].split(",")]
         event = replace(event, axes=FIELDS["axes"].read(f"path {text}", axes, reference))
-    if subject not in known[verb]:
+    if verb != JOIN and subject not in known[verb]:
         raise inapplicable(event, reference)
     if event.path != text:
         raise InputError(f"path '{text}' is written '{event.path}'")
@@ -93,14 +95,15 @@ def write_program(step: Step, strategy: Strategy | None = None, model: str = "")
     named = model or ("" if step.reference.model == "abstract" else step.reference.model)
     known = subjects(step.reference)
     tables = [write_strategy(chosen), toml_table("[loops]", loops_of(step.reference)),
-              *(toml_table("[[event]]", dict(event_keys(event, known))) for event in step.events)]
+              *(toml_table("[[event]]", dict(event_keys(event, known))) for event in step.listing)]
     return (f"model = {toml_value(named)}\n" if named else "") + "\n".join(tables)
 
 
 def event_keys(event: Event, known: Subjects) -> Iterator[tuple[str, Any]]:
     """(key, value) pairs that write an event: its path, and what does not follow from the path."""
-    plain = replace(known[event.verb].get(event.subject, default_event("", event.verb, "")), phase=event.phase,
-                    axes=event.axes, copy=event.copy)
+    usual = default_event("", JOIN, event.value) if event.verb == JOIN else default_event("", event.verb, "")
+    plain = replace(known.get(event.verb, {}).get(event.subject, usual), phase=event.phase, axes=event.axes,
+                    copy=event.copy)
     yield "path", event.path
     for gloss in FIELDS.values():
         if gloss.key == "why":

@@ -48,7 +48,7 @@ from placealg.placement import Kind
 VerbName = Literal[
     "broadcast", "slice", "free", "gather", "all_gather", "assign", "zero", "compute", "scale", "accumulate",
     "reduce", "all_reduce", "reduce_scatter", "all_to_all", "shift", "send", "recv", "pad", "norm", "clip",
-    "update", "publish", "offload", "fetch", "store", "load"]
+    "update", "publish", "offload", "fetch", "store", "load", "join", "copy"]
 """The name of a verb."""
 
 

@@ -15,6 +15,7 @@ from placealg.placement import REDISTRIBUTIONS
 from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
 from placealg.step.event_fields import default_event, holders, regions, values_of
 from placealg.step.gradient_targets import WEIGHTS
+from placealg.step.order import ORDERING, check_ordering
 from placealg.step.pipeline import LATER
 from placealg.step.program import LOOPED, PADDING, Event, Reference
 from placealg.step.verbs import LOSS_SCALE, MESSAGES, VERBS
@@ -47,6 +48,10 @@ class Law:
 
 def check_event(event: Event, reference: Reference) -> None:
     """Raise InputError if an event has no meaning; whether it is right is for the readers."""
+    if event.verb in ORDERING:
+        if (wrong := check_ordering(event)) is not None:
+            raise wrong
+        return
     for law in LAWS:
         error = law.error(event, reference) if isinstance(law, Law) else law(event, reference)
         if error is not None:

@@ -16,6 +16,8 @@ from placealg.loss_terms import PER, TERMS
 from placealg.mesh import ALONE, called
 from placealg.number_formats import FORMATS
 from placealg.placement import MEMORY_TIERS, STATES
+from placealg.strategy.buffers import BUFFER, NAME
+from placealg.strategy.buffers import SIZE as SLOTS
 from placealg.strategy.kinds import (
     ACTIVATIONS,
     BYTES,
@@ -56,6 +58,7 @@ from placealg.strategy.vocabulary import (
     KEPT_FOR,
     LOSSES,
     OPTIMIZERS,
+    OVERLAPS,
     PADS,
     RANK,
     USE,
@@ -294,6 +297,24 @@ TABLES: Mapping[str, Table] = {
     "random": Table(
         "the random streams that differ between ranks",
         {"dropout": Key(STREAMS, ())}),
+    "overlap": Table(
+        "which events run beside others, on streams of their own, and what waits for what: as an engine does it",
+        {"waits": Key(choice("none", *OVERLAPS), "none", (
+                "waits says whose streams and waits the program has: those of PyTorch's FSDP2, of DeepSpeed, or of "
+                "Megatron's overlapped reductions and gathers.",
+                "none: events run one after the other, as they are printed.")),
+         "gather": Key(FLAG, True, (
+                "gather says whether gathers and publishes of weights run on a stream of their own.",)),
+         "reduce": Key(FLAG, True, (
+                "reduce says whether reductions of gradients run on a stream of their own.",)),
+         "prefetch": Key(whole(0), 1, (
+                "prefetch says how many turns of its unit's loop ahead a gather is issued.",)),
+         "buffers": Key(counted(SLOTS), SLOTS, (
+                "buffers says how many flat buffers gathers are received in, in turn; K: any number.",))}),
+    "buffers": Table(
+        "the slots of memory in which values are put that events on several streams use: a ring, an allocator's "
+        "blocks, or the slot of another value",
+        {"*": Key(BUFFER, FrozenMap())}),
     "shards": Table(
         "what is filled up where a share is no whole number: every parameter's rows, or a unit's elements as one "
         "buffer",
@@ -323,13 +344,16 @@ def keys_of(table: str) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for key, row in SCHEMA[table].items():
-        found.setdefault(row.kind.words, []).append("AXIS" if key == "*" else key)
+        found.setdefault(row.kind.words, []).append("NAME" if key == "*" and table == "buffers" else
+                                                    "AXIS" if key == "*" else key)
     return found
 
 
 def known_key(table: str, key: str, label: str = "") -> Key:
     """The schema's row for `key` of `table`."""
     keys = SCHEMA[table]
+    if table == "buffers" and NAME.match(key):
+        return keys["*"]
     if key not in keys:
         meant = next((k for k in keys if called(k) and called(k) in (key, called(key))), key)
         raise InputError(f"unknown key '{key}' in {label or f'[{table}]'}", name=meant, valid=keys)

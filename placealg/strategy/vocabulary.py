@@ -86,3 +86,6 @@ products; act where a strategy is silent."""
 
 AVG = "avg"
 """The element size of an average of the weights: 4 where a strategy is silent."""
+
+OVERLAPS = ("fsdp2", "deepspeed", "megatron")
+"""Whose streams and waits `[overlap] waits` may name."""

@@ -60,7 +60,8 @@ def _tables(strategy: Strategy) -> Iterator[str]:
     for table in sorted(strategy.tables, key=list(DEFAULTS).index):  # the order in which a file is read
         said = strategy.tables[table]
         yield toml_table(f"[{table}]", {
-            k: _bytes(v) if table == "types" else _wires(v) if k == "wire" else v for k, v in said.items()})
+            k: _bytes(v) if table == "types" else v.said() if table == "buffers" else _wires(v) if k == "wire" else v
+            for k, v in said.items()})
 
 
 def _modes(placement: StatePlacement) -> dict[str, str]:

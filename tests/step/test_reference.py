@@ -20,6 +20,7 @@ from placealg.models.transformer import mlp, moe
 from placealg.step.derive import averaging_of, derive, operations_of, reference_of, strategy_types
 from placealg.step.event import PHASES, Phase
 from placealg.step.groups import group_parameters
+from placealg.step.order import ORDERING
 from placealg.step.pipeline import ONE_STAGE, Pipeline
 from placealg.step.program import LoopUnit, Reference, Step
 from placealg.step.verbs import VERBS, VerbName
@@ -282,5 +283,5 @@ def test_events_of_equal_paths_are_told_apart() -> None:
 
 def test_names_that_code_asks_for_are_those_of_the_tables() -> None:
     """The type checker knows them, and refuses to compare a verb, a phase or an op with any other text."""
-    assert get_args(VerbName) == tuple(VERBS) and get_args(Phase) == PHASES
+    assert get_args(VerbName) == (*VERBS, *ORDERING) and get_args(Phase) == PHASES
     assert get_args(OpName) == tuple(OPS) and {row.family for row in OPS.values()} == {*get_args(OpFamily)}

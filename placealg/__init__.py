@@ -357,11 +357,12 @@ def search(model: Model | str, devices: int, batch: int | Sequence[int], machine
     return ask(model, devices, batch, machine, memory, space, only, executor, cache, precision, sizes)
 
 
-def prove(what: Given, model: Model | str | None = None, base: Step | None = None) -> Report:
+def prove(what: Given, model: Model | str | None = None, base: Step | None = None, sums: str = "") -> Report:
     """Whether the distributed step equals the single-device step: a Verdict per obligation, one overall.
 
     `what` is a strategy on a model, a program, an expression or a file; `base` is the program from which an edited one
-    comes, to which a repair may lead back.
+    comes, to which a repair may lead back; `sums` is the type, such as "fp32", than which no sum of a
+    gradient may be narrower: the obligation precision, which types by name ask, too.
 
     >>> prove(parse_strategy("zero1"), Model.from_config("gpt2")).verdict
     'PROVED'
@@ -369,7 +370,7 @@ def prove(what: Given, model: Model | str | None = None, base: Step | None = Non
     from placealg.cases.given import program_of
     from placealg.check.prove import prove as of
 
-    return of(program_of(what, model), base)
+    return of(program_of(what, model), base, sums=sums)
 
 
 def simulate(what: Given, model: Model | str | None = None, setting: Setting | None = None,

@@ -23,7 +23,7 @@ from placealg.prover.evidence.smtlib import foreign, read_header
 from placealg.prover.evidence.solver import SAT, UNSAT, SolverProcess
 from placealg.prover.examine import OF_OPS, PER_GROUP
 from placealg.prover.obligations import FACTS
-from placealg.prover.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
+from placealg.prover.verdict import ASKED_FOR, BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
 
 Entry = Mapping[str, Any]
 """What a manifest says of one file."""
@@ -63,7 +63,7 @@ def _rows(manifest: Entry, query: Entry) -> dict[str, list[str]]:
     if query["id"] == LEMMA:
         return expected
     return {
-        "obligation": [f"{query['id']}: {OBLIGATIONS.get(query['id'], '')}"],
+        "obligation": [f"{query['id']}: {({**OBLIGATIONS, **ASKED_FOR}).get(query['id'], '')}"],
         "group": [query["group"] or WHOLE_STEP],
         "strategy": [f"{manifest['strategy']} on {manifest['model']}"],
         "assuming": list(manifest["hypotheses"]) or ["nothing"], **expected,

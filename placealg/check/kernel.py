@@ -63,7 +63,7 @@ class Kernel:
 
     def narrower(self, report: Report) -> bool:
         """Whether it does not accept what the prover proves: it is sound, and not complete."""
-        return self.accepted is False and report.verdict == PROVED
+        return self.accepted is False and report.of_values == PROVED
 
     def text(self, report: Report) -> str:
         """The answer in words, beside the prover's."""
@@ -74,7 +74,7 @@ class Kernel:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
             told = f"accepted: {named}, for all sizes, microbatches, {steps}; {', '.join(THEOREM)}"
         else:
-            told = f"not accepted{' either' if report.verdict == REFUTED else ''}: {named}"
+            told = f"not accepted{' either' if report.of_values == REFUTED else ''}: {named}"
         if self.contradicts(report):
             told += "; the prover says REFUTED: one of the two engines is wrong; please report it"
         elif self.narrower(report):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from placealg.errors import InputError
@@ -15,6 +16,21 @@ ROUNDED = ("floating-point order, how far rounding goes, and the types inside an
 """What a verdict does not cover of floating-point numbers where `precision` is asked."""
 
 
+def check_type(sums: str) -> None:
+    """Raise InputError unless `sums` is "" or the name of a type."""
+    if sums and sums not in FORMATS:
+        raise InputError(f"sums is '{sums}'", name=sums, valid=tuple(FORMATS))
+
+
+def left_out(lines: Iterable[str]) -> tuple[str, ...]:
+    """What a verdict does not cover, where `precision` is asked.
+
+    >>> left_out(["floating-point order and precision"]) == (ROUNDED,)
+    True
+    """
+    return tuple(ROUNDED if line == PRECISION_LEFT_OUT else line for line in lines)
+
+
 def with_precision(step: Step, report: Report, sums: str = "") -> Report:
     """The report with the verdict on the types of the sums, and the first that is too narrow if nothing else is wrong.
 
@@ -24,8 +40,7 @@ def with_precision(step: Step, report: Report, sums: str = "") -> Report:
     >>> told.verdict, told.of("precision")[0].reason.partition(": ")[2]
     ('UNDECIDED', 'it adds in 2 bytes, and bytes name no type: say one, such as "bf16"')
     """
-    if sums and sums not in FORMATS:
-        raise InputError(f"sums is '{sums}'", name=sums, valid=tuple(FORMATS))
+    check_type(sums)
     found = precision(step, sums)
     if found is None:
         return report
@@ -33,6 +48,5 @@ def with_precision(step: Step, report: Report, sums: str = "") -> Report:
     verdicts = (*report.obligations, verdict)
     whole, cls = overall(verdicts)
     assert {v.id for v in verdicts} >= set(OBLIGATIONS)
-    left = tuple(ROUNDED if line == PRECISION_LEFT_OUT else line for line in report.not_covered)
-    return replace(report, verdict=whole, cls=cls, obligations=verdicts, not_covered=left,
+    return replace(report, verdict=whole, cls=cls, obligations=verdicts, not_covered=left_out(report.not_covered),
                    counterexample=report.counterexample or narrow)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from placealg.check.precision import with_precision
+from placealg.check.precision import check_type, with_precision
 from placealg.prover.examine import Candidate, examine
 from placealg.prover.verdict import REFUTED, UNDECIDED, Report, not_covered, overall
 from placealg.solver_presence import why_not
@@ -24,21 +24,25 @@ ENGINES = ("closed_form", "cutoff")
 """How sums over an axis are taken."""
 
 
-def prove(step: Step, base: Step | None = None, file: Edited | None = None) -> Report:
+def prove(step: Step, base: Step | None = None, file: Edited | None = None, sums: str = "") -> Report:
     """The report on one step; `base` is the derived program that a repair may lead back to.
 
-    `file`: the program and the edits that made the step, in whose terms a repair is told, too.
+    `file`: the program and the edits that made the step, in whose terms a repair is told, too. `sums` as in `judge`.
     """
-    return with_precision(step, judge(step, base, file=file)[0])
+    return judge(step, base, file=file, sums=sums)[0]
 
 
 def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: Edited | None = None,
-          token_mean: Callable[[], Mended | None] = lambda: None) -> tuple[Report, tuple[Candidate, ...]]:
+          token_mean: Callable[[], Mended | None] = lambda: None, sums: str = ""
+          ) -> tuple[Report, tuple[Candidate, ...]]:
     """The report, and what the prover found satisfiable, from which a certificate takes its sizes.
 
     `engine` is closed_form (sums over an axis by lemmas) or cutoff (written out, one axis at a time). `token_mean`
     makes the program of the same strategy with the mean over tokens: the repair of weights that depend on counts.
+    `sums` is the type than which no sum of a gradient may be narrower, "" for what the strategy says. Raises
+    InputError where no type is called so.
     """
+    check_type(sums)
     if engine == "cutoff":
         from placealg.prover.evidence.cutoff import examine_by_cutoff
 
@@ -62,4 +66,4 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
         counterexample=refuted.counterexample(step, base, file, token_mean)
         if refuted and verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
-    return report, findings.candidates
+    return with_precision(step, report, sums), findings.candidates

@@ -26,7 +26,7 @@ from placealg.errors import InputError
 from placealg.prover.evidence.certificate import Query
 from placealg.prover.evidence.replay import Rechecked, Replay, asked, replays, require_cvc5, solver_versions
 from placealg.prover.evidence.solver import SAT, UNSAT
-from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Certified, Report
+from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Certified, Report
 from placealg.version import VERSION
 
 MANIFEST, PROGRAM = "manifest.json", "program.toml"
@@ -50,6 +50,7 @@ def files_of(queries: Iterable[Query], report: Report, proved: Mapping[str, str]
         "placealg_certificate": FORMAT, "placealg": VERSION, "solver": report.versions,
         "strategy": report.strategy, "model": report.model, "verdict": report.verdict, "class": report.cls,
         "hypotheses": list(report.assuming), "not_covered": list(report.not_covered), "lemmas": list(report.lemmas),
+        **({"asked_for": more} if (more := asked_of(report)) else {}),
         "strategy_text": strategy, "made": dict(made or {}),
         "queries": [{
             "file": q.name, "id": q.obligation, "group": q.group, "verdict": q.verdict, "expected": q.expected,
@@ -59,6 +60,11 @@ def files_of(queries: Iterable[Query], report: Report, proved: Mapping[str, str]
         "files": {name: _sha256(text.encode()) for name, text in files.items()},
     }
     return {**files, MANIFEST: _sealed(manifest)}
+
+
+def asked_of(report: Report) -> list[str]:
+    """The obligations of a report that are asked only where types are named, or by a user."""
+    return [name for name in ASKED_FOR if report.of(name)]
 
 
 def _sha256(content: bytes) -> str:
@@ -260,8 +266,9 @@ def _sound(manifest: Mapping[str, Any], texts: Mapping[str, str]) -> bool:
         return any(verdict == REFUTED for _, _, _, verdict, _ in queries)
     right = all(expected == (SAT if i == "vacuity" else UNSAT) if asks else verdict == PROVED
                 for i, expected, asks, verdict, _ in queries)
+    wanted = {*OBLIGATIONS, *manifest.get("asked_for", ())}
     return manifest["verdict"] == UNDECIDED or (
-        manifest["verdict"] == PROVED and right and {i for i, *_ in queries} >= set(OBLIGATIONS))
+        manifest["verdict"] == PROVED and right and {i for i, *_ in queries} >= wanted)
 
 
 def cross_check(queries: Iterable[Query], report: Report) -> Rechecked:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from placealg.cases.case import CommandCase, StyleOptions, read_case
+from placealg.check.precision import left_out
 from placealg.check.prove import ENGINES, judge
 from placealg.check.recheck import MANIFEST, PROGRAM, check_target, cross_check, files_of, write_certificate
 from placealg.cli.inputs import style
 from placealg.errors import InputError
+from placealg.number_formats import FORMATS
 from placealg.progress import say
 from placealg.prover.evidence.certificate import Query, certificate
 from placealg.prover.evidence.cutoff import certificate_by_cutoff
 from placealg.prover.evidence.replay import Rechecked, require_cvc5
 from placealg.prover.evidence.solver import versions
 from placealg.prover.examine import Candidate, hypotheses
+from placealg.prover.sums import PRECISION, precision
 from placealg.prover.verdict import Report, not_covered
 from placealg.render.recheck import not_agreed, totals
 from placealg.render.text_layout import Line, indent, prose
@@ -42,36 +45,38 @@ def evidence(chosen: Namespace, case: CommandCase, report: Report,
     """The report with the certificate that was written, and what the second solver said, where either is asked for."""
     if chosen.certificate is None and not chosen.cross_check:
         return report, None
-    queries = _queries(case, report, candidates, chosen.engine)
+    queries = _queries(case, report, candidates, chosen.engine, chosen.sums or "")
     checked = cross_check(queries, report) if chosen.cross_check else None
     if chosen.certificate is not None:
-        files = certificate_files(case, report, queries, chosen.engine, style(chosen))
+        files = certificate_files(case, report, queries, chosen.engine, style(chosen), chosen.sums or "")
         report = replace(report, certificate=write_certificate(chosen.certificate, files))
     return report, checked
 
 
 def certificate_files(case: CommandCase, report: Report, queries: Iterable[Query], engine: str = ENGINES[0],
-                      said: StyleOptions | None = None) -> dict[str, str]:
+                      said: StyleOptions | None = None, sums: str = "") -> dict[str, str]:
     """The files of a certificate: the program and its model, so that it can be proved again, the queries, the manifest.
 
-    `said` are the options of the model's transformer; what else a command line says stands in the program.
+    `said` are the options of the model's transformer, `sums` the type that is asked of sums; what else a command line
+    says stands in the program.
     """
     config = f"{case.model.name}.json"
     held = {config: Path(case.model.source).read_bytes().decode()} \
         if case.model.source and config.casefold() != MANIFEST else {}
     program = write_program(case.step, case.strategy, next(iter(held), ""))
     return files_of(queries, report, {PROGRAM: program, **held}, write_strategy(case.strategy),
-                    {"engine": engine, "options": dict(said or {})})
+                    {"engine": engine, "options": dict(said or {}), **({"sums": sums} if sums else {})})
 
 
 def claims_of(folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What the program in `folder` has of what a manifest says: names, hypotheses, what no verdict covers."""
-    _, said = _made(folder, manifest)
+    """What the program in `folder` has of what a manifest says: names, what is assumed, not covered, asked."""
+    _, said, sums = _made(folder, manifest)
     case = read_case(str(Path(folder) / PROGRAM), None, [], **said)
-    reference = case.step.reference
+    reference, asked = case.step.reference, precision(case.step, sums) is not None
+    lines = not_covered(reference, case.step.events)
     return {"strategy": reference.strategy, "model": reference.model,
             "hypotheses": [h.text for h in hypotheses(case.step)],
-            "not_covered": list(not_covered(reference, case.step.events))}
+            "not_covered": list(left_out(lines) if asked else lines), "asked_for": [PRECISION] if asked else None}
 
 
 def proved_again(folder: str, manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -83,26 +88,30 @@ def proved_again(folder: str, manifest: Mapping[str, Any]) -> dict[str, str]:
         if was != now:
             raise InputError(f"was made by {f'{name} {was}'.strip()}, and this is {f'{name} {now}'.strip()}: the bytes "
                              "are the same only of the same versions", where=folder)
-    engine, said = _made(folder, manifest)
+    engine, said, sums = _made(folder, manifest)
     case = read_case(str(Path(folder) / PROGRAM), None, [], **said)
-    report, candidates = judge(case.step, None, engine)
-    return certificate_files(case, report, _queries(case, report, candidates, engine), engine, said)
+    report, candidates = judge(case.step, None, engine, sums=sums)
+    return certificate_files(case, report, _queries(case, report, candidates, engine, sums), engine, said,
+                             sums)
 
 
-def _made(folder: str, manifest: Mapping[str, Any]) -> tuple[str, StyleOptions]:
-    """The engine and the options of the model that a manifest names."""
+def _made(folder: str, manifest: Mapping[str, Any]) -> tuple[str, StyleOptions, str]:
+    """The engine, the options of the model, and the type asked of sums that a manifest names."""
     made = manifest.get("made")
-    engine, said = (made.get("engine"), made.get("options")) if isinstance(made, dict) else (None, None)
+    made = made if isinstance(made, dict) else {}
+    engine, said, sums = made.get("engine"), made.get("options"), made.get("sums", "")
     if engine not in ENGINES or not isinstance(said, dict) or not set(said) <= set(StyleOptions.__annotations__) \
-            or not all(value is None or isinstance(value, bool) for value in said.values()):
+            or not all(value is None or isinstance(value, bool) for value in said.values()) \
+            or sums not in ("", *FORMATS):
         raise InputError("does not say with which engine and options it was made", where=f"{folder}/{MANIFEST}")
-    return str(engine), cast(StyleOptions, said)
+    return str(engine), cast(StyleOptions, said), str(sums)
 
 
-def _queries(case: CommandCase, report: Report, candidates: Iterable[Candidate], engine: str) -> tuple[Query, ...]:
+def _queries(case: CommandCase, report: Report, candidates: Iterable[Candidate], engine: str,
+             sums: str) -> tuple[Query, ...]:
     say("writing the queries of the certificate")
-    return certificate_by_cutoff(case.step, report) if engine == "cutoff" else \
-        certificate(case.step, report, candidates)
+    return certificate_by_cutoff(case.step, report, sums) if engine == "cutoff" else \
+        certificate(case.step, report, candidates, asked=sums)
 
 
 def evidence_lines(report: Report, checked: Rechecked | None, width: int) -> list[Line]:

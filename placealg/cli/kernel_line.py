@@ -10,7 +10,7 @@ from placealg.cases.case import CommandCase
 from placealg.check.kernel import Kernel, in_coq, kernel
 from placealg.cli.cache_folder import cache_folder
 from placealg.cli.verdicts import FAILED, OPEN
-from placealg.prover.verdict import Report
+from placealg.prover.verdict import ASKED_FOR, Report
 
 
 def kernel_of(chosen: Namespace, case: CommandCase, report: Report) -> Kernel:
@@ -24,9 +24,9 @@ def kernel_of(chosen: Namespace, case: CommandCase, report: Report) -> Kernel:
 
 
 def refuting(case: CommandCase, report: Report) -> dict[str, int] | None:
-    """The sizes of a counterexample, axes in the order of the mesh and then m; None without one."""
+    """The sizes of a counterexample, axes in the order of the mesh and then m; None without one in exact numbers."""
     at = report.counterexample
-    if at is None:
+    if at is None or at.obligation in ASKED_FOR:
         return None
     sizes = dict(at.sizes)
     return {name: sizes.get(name, 2) for name in (*case.step.reference.mesh.names, "m")}

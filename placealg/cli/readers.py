@@ -29,7 +29,6 @@ QUICK_RUN = 64
 
 def prove(chosen: Namespace) -> int:
     """`placealg prove STRATEGY...`."""
-    from placealg.check.precision import with_precision
     from placealg.check.prove import judge
     from placealg.cli.glosses import SAYS
     from placealg.cli.kernel_line import kernel_codes, kernel_of
@@ -47,13 +46,13 @@ def prove(chosen: Namespace) -> int:
         check_words(chosen)
     for case in each(read_cases(chosen), lambda case: case.strategy.name):
         _before_proving(chosen, case)
-        report, candidates = judge(case.step, case.lead, chosen.engine, case.edited, case.token_mean)
+        report, candidates = judge(case.step, case.lead, chosen.engine, case.edited, case.token_mean,
+                                   chosen.sums or "")
         report, checked = evidence(chosen, case, report, candidates) if further else (report, None)
         verified = kernel_of(chosen, case, report)
-        asked, report = report, with_precision(case.step, report, chosen.sums or "")
         hidden = runs_of(case) if chosen.masked else ()
         codes += [exit_code(report, case.expect), *([checked.code] if checked else []),
-                  *kernel_codes(chosen, asked, verified),
+                  *kernel_codes(chosen, report, verified),
                   *(FAILED for _, outcome in hidden if not outcome.equal)]
         alike = resembled(case, report)
         documents.append({**proof_document(report, verified, alike, timing=not chosen.no_timing),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 
 from placealg.cases.case import CommandCase
-from placealg.check.precision import with_precision
 from placealg.check.prove import judge
 from placealg.cli.glosses import SAYS
 from placealg.cli.output import check_file, write_file
@@ -27,7 +26,6 @@ def report(chosen: Namespace) -> int:
     every, codes = [], []
     for case in each(cases, lambda case: case.strategy.name):
         found, _ = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)
-        found = with_precision(case.step, found)
         every.append(told(case, chosen.rank if case.strategy.pipeline_axis or not staged else None, found))
         codes.append(exit_code(found, case.expect))
     say("drawing the page")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from placealg.cases.case import CommandCase
-from placealg.check.precision import with_precision
 from placealg.check.prove import judge
 from placealg.cli.glosses import SAYS
 from placealg.cli.kernel_line import kernel_of
@@ -49,7 +48,6 @@ def proof(text: str, model: str) -> Said:
     """
     case, chosen = _read(text, model)
     found, _ = judge(case.step, case.lead, file=case.edited, token_mean=case.token_mean)
-    found = with_precision(case.step, found)
     verified, alike = kernel_of(chosen, case, found), resembled(case, found)
     shown = found.counterexample
     return {"document": json_text(proof_document(found, verified, alike, timing=False)),

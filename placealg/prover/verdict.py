@@ -294,6 +294,11 @@ class Report(Shown):
         """The first reason for which an obligation is UNDECIDED."""
         return next((v.reason for v in self.obligations if v.verdict == UNDECIDED and v.reason), "")
 
+    @property
+    def of_values(self) -> Conclusion:
+        """The verdict in exact numbers: without the obligations that are asked only where types are named."""
+        return overall(v for v in self.obligations if v.id not in ASKED_FOR)[0]
+
     def refuted(self) -> tuple[str, ...]:
         """The identifiers of refuted obligations, in table order."""
         return tuple(i for i in self.statements if any(v.verdict == REFUTED for v in self.of(i)))

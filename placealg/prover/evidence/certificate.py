@@ -19,6 +19,7 @@ from placealg.prover.evidence import lemmas, symbols
 from placealg.prover.evidence.premises import premises
 from placealg.prover.evidence.smtlib import Writer, comment, declarations, header
 from placealg.prover.evidence.solver import RESOURCE_LIMIT, SAT, SEED, UNSAT
+from placealg.prover.evidence.types import formulas
 from placealg.prover.evidence.vacuity import questions
 from placealg.prover.examine import PER_GROUP, Candidate, in_case, of_ops
 from placealg.prover.joined import prepared
@@ -26,7 +27,8 @@ from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, sites_of
 from placealg.prover.schedule import acyclic
-from placealg.prover.verdict import OBLIGATIONS, PROVED, REFUTED, Report, Verdict
+from placealg.prover.sums import PRECISION, sums
+from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS, PROVED, REFUTED, Report, Verdict
 from placealg.step.program import Step
 
 LEMMA = "lemma"
@@ -46,6 +48,9 @@ _OF_ORDER = (
     "m, total: how many forwards a stage runs, and as many backwards",
     "ahead: of a stage with chunks, how many forwards more than the last stage of one chunk it runs first",
 )
+
+
+_OF_TYPES = ("digits of a type: those of its significand, the leading 1 among them",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +79,23 @@ class Query:
         return self.formulas > 0
 
 
-def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = (), part: str = "") -> tuple[Query, ...]:
+def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = (), part: str = "",
+                asked: str = "") -> tuple[Query, ...]:
     """The queries behind a report: the lemmas, and each obligation of each group. The same run gives the same text.
 
     Groups that share a proof have queries of their own, each from its own events. `part` is the prefix of every file's
-    name.
+    name, `asked` the type that a user asks of sums.
     """
     files = _Files(prepared(step), report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
-    found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups())
+    found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups(),
+             *files.precision(asked))
     by_run_alone = files.candidates.keys() - {(q.obligation, q.group) for q in found}
     return (*found, *(files.query(*key, Obligations()) for key in sorted(by_run_alone)))
+
+
+def of_types(step: Step, report: Report, asked: str = "") -> tuple[Query, ...]:
+    """The query on the types of sums, where they are asked for; else none."""
+    return tuple(_Files(prepared(step), report, {}, "").precision(asked))
 
 
 class _Files:
@@ -164,6 +176,25 @@ class _Files:
                 self.step, g, sites_of(self.step, g, self.flows), self.flows, full=True))
             for identifier in PER_GROUP:
                 yield self.query(identifier, group.name, generated)
+
+    def precision(self, asked: str) -> Iterator[Query]:
+        """The query that no sum of a gradient adds with fewer digits than is asked of it, where that is asked."""
+        verdict = self.verdicts.get((PRECISION, ""))
+        if verdict is None:
+            return
+        listed = [s for s in sums(self.step, asked) if s.least]
+        known, failures = formulas(listed)
+        expected = {PROVED: UNSAT, REFUTED: SAT}.get(verdict.verdict, "") if failures else ""
+        counted = f"{len(listed)}: {len(listed)} behind the {len(failures)} formulas below, " \
+                  "0 by how the program is built"
+        lines = self.head(f"{PRECISION}: {ASKED_FOR[PRECISION]}", "",
+                          "a sum has fewer digits than is asked of it" if expected == SAT else
+                          "no sum has fewer digits than is asked of it" if failures else
+                          "no formula: there is nothing to ask a solver", expected, _ended(verdict),
+                          ("instances", counted), legend=_OF_TYPES)
+        yield Query(self.name(PRECISION), PRECISION, "", str(verdict.verdict), expected,
+                    _joined([*lines, *(_asked("QF_LIA", known, failures) if failures else ())]), len(listed),
+                    len(failures))
 
     def query(self, identifier: str, group: str, generated: Obligations, part: str = "") -> Query:
         """The query of one obligation of one group, or of a part of it."""

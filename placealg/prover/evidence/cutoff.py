@@ -31,7 +31,7 @@ from placealg.progress import each
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import COUNTER, DEVICE, PEER, UNIT, stage
 from placealg.prover.evidence.certificate import LEMMA as LEMMA_FILE
-from placealg.prover.evidence.certificate import Query, certificate, lemma_query
+from placealg.prover.evidence.certificate import Query, certificate, lemma_query, of_types
 from placealg.prover.evidence.logic import or_
 from placealg.prover.evidence.parts import parts
 from placealg.prover.examine import Candidate, Findings, examine
@@ -256,11 +256,14 @@ def _ended(found: Iterable[Findings]) -> list[tuple[Verdict, Findings]]:
     return sorted(ended, key=lambda end: order.index(end[0].id))
 
 
-def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
-    """The queries behind a report of this engine: every obligation at each size of each axis, and the cutoff lemma."""
+def certificate_by_cutoff(step: Step, report: Report, asked: str = "") -> tuple[Query, ...]:
+    """The queries behind a report of this engine: every obligation at each size of each axis, and the cutoff lemma.
+
+    What is asked of types is one query, as no type depends on a size; `asked` as in `certificate`.
+    """
     findings, runs = examine_by_cutoff(step)
     if not runs:
-        return certificate(step, report, findings.candidates)
+        return certificate(step, report, findings.candidates, asked=asked)
     queries: dict[str, Query] = {}
     for run in runs:
         name, says = f"cutoff.{run.axis}", LEMMA.partition(": ")[2]
@@ -271,7 +274,7 @@ def certificate_by_cutoff(step: Step, report: Report) -> tuple[Query, ...]:
             listed = certificate(written_out(step, run.axis, size), there, found.candidates, f"{run.axis}-{size}")
             for query in listed:
                 queries.setdefault(query.text if query.obligation == LEMMA_FILE else query.name, query)
-    return tuple(queries.values())
+    return (*queries.values(), *of_types(step, report, asked))
 
 
 def roots(run: Unrolled) -> list[Any]:

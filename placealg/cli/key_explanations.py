@@ -50,8 +50,8 @@ GRAMMAR: Mapping[str, str] = {
     "to": f"{', '.join(KINDS)}, S(DIM)",
     "divisor": "products and quotients of axis sizes, m, tokens, count, padding and numbers up to 2**26",
     "layout": "NAME, or NAME(AXIS)",
-    "wait": "PATH, { on = PATH, turn = -1 }, { on = PATH, turn = \"-K\" }, { on = PATH, step = -1 }, or a list of them; "
-            "turn counts turns of the innermost loop that both are in, K is a ring's number of slots",
+    "wait": "PATH, { on = PATH, turn = -1 }, { on = PATH, turn = \"-K\" }, { on = PATH, step = -1 }, or a list; turn "
+            "counts turns of the innermost loop that both are in, K is a ring's number of slots",
     "version": "AXES/AXES/...; AXES are axes joined by _, with a number if need be",
 }
 """Field -> how its value is written."""

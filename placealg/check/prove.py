@@ -66,4 +66,9 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
         counterexample=refuted.counterexample(step, base, file, token_mean)
         if refuted and verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
-    return with_precision(step, report, sums), findings.candidates
+    report = with_precision(step, report, sums)
+    if step.order:  # the simulator of streams is loaded where there are some
+        from placealg.check.order import with_order
+
+        report = with_order(step, report)
+    return report, findings.candidates

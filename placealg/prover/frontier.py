@@ -152,18 +152,22 @@ class Frontier:
             same[0] = self.size(other, 0) - 1
         return (point[0] + wait.step, *same)
 
-    def before(self, node: Node, stream: str) -> list[Ended]:
-        """Up to where `stream` has ended what it was given when the instance of `node` at SECOND begins."""
-        known = self._known.get((node.name, stream))
+    def before(self, node: Node, stream: str, waits: int = 0) -> list[Ended]:
+        """Up to where `stream` has ended what it was given when the instance of `node` at SECOND begins.
+
+        With `waits`, by paths of so many waits alone: what these say holds, and is not all.
+        """
+        known = self._known.get((node.name, stream, waits))
         if known is None:
-            known = self._known[node.name, stream] = self._before(node, self.point(node, SECOND), stream)
+            known = self._before(node, self.point(node, SECOND), stream, waits or len(self.program.streams) + 1)
+            self._known[node.name, stream, waits] = known
         return known
 
     @cached_property
-    def _known(self) -> dict[tuple[str, str], list[Ended]]:
+    def _known(self) -> dict[tuple[str, str, int], list[Ended]]:
         return {}
 
-    def _before(self, node: Node, point: Point, stream: str) -> list[Ended]:
+    def _before(self, node: Node, point: Point, stream: str, waits: int) -> list[Ended]:
         here = self.issued(node, point)
         if stream == HOST:
             return [Ended(YES, here, False)]
@@ -171,7 +175,8 @@ class Frontier:
         useful = self._towards(stream)
 
         def go(at: str, known: list[Ended], seen: frozenset[str], first: bool) -> None:
-            for source, reached in self._back(at, known, node, point, first, useful - seen):
+            last = len(seen) >= waits + (HOST in seen and node.stream != HOST)
+            for source, reached in self._back(at, known, node, point, first, {stream} if last else useful - seen):
                 if source == stream:
                     found.extend(reached)
                 else:
@@ -192,35 +197,68 @@ class Frontier:
             found |= more
         return found
 
+    @cached_property
+    def _chains(self) -> dict[tuple[str, str], list[list[tuple[Node, Node | None, Wait | None]]]]:
+        """(a stream, one that it waits for) -> its waits and joins, those in lists of which a later one says more.
+
+        In one body, a wait for a later event of the stream that is waited for says all that an earlier one says.
+        """
+        chains: dict[Any, list[tuple[Node, Node | None, Wait | None]]] = {}
+        for waiter, other, wait in self.waiting:
+            key: Any = (waiter.stream, other.stream, waiter.issue[:-1], other.issue[:-1], wait.turn, wait.step,
+                        waiter.ahead, other.ahead)
+            while key in chains and (before := chains[key][-1][1]) and before.issue > other.issue:
+                key = (*key, "")
+            chains.setdefault(key, []).append((waiter, other, wait))
+        for join in self.joins:
+            chains.setdefault((join.stream, join.event.of, join.issue[:-1], "join"), []).append((join, None, None))
+        found: dict[tuple[str, str], list[list[tuple[Node, Node | None, Wait | None]]]] = {}
+        for (stream, of, *_), chain in chains.items():
+            found.setdefault((stream, of), []).append(sorted(chain, key=lambda each: each[0].issue))
+        return found
+
+    @staticmethod
+    def _telling(chain: list[tuple[Node, Node | None, Wait | None]], ended: Ended
+                 ) -> list[tuple[Node, Node | None, Wait | None]]:
+        """Those of a chain that say all: the last one, and the last before the key where that is in the same body."""
+        body = chain[-1][0].issue[:-1]
+        found = chain[-1:]
+        if len(chain) > 1 and ended.key[1:2 * len(body):2] == body and len(ended.key) > 2 * len(body) + 1:
+            at = ended.key[2 * len(body) + 1]
+            before = [w for w in chain[:-1] if w[0].issue[-1] < at or (w[0].issue[-1] == at and ended.itself)]
+            found = [*before[-1:], *found]
+        return found
+
     def _back(self, stream: str, known: list[Ended], node: Node, point: Point, first: bool, to: set[str]
               ) -> Iterator[tuple[str, list[Ended]]]:
         """(another stream, what of it has ended) that follows from what a stream has ended, by one wait."""
-        for waiter, other, wait in self.waiting:
-            if other.stream not in to or not (waiter.stream == stream or (first and waiter is node)):
+        for (waiting, of), chains in self._chains.items():
+            if of not in to or waiting != stream:
                 continue
-            points = [(YES, point)] if first and waiter is node else []
-            if waiter.stream == stream:
-                points += [(and_(e.guard, guard), p) for e in known
-                           for guard, p in self.latest(waiter, e.key, e.itself)]
-            reached = []
-            for guard, at in points:
-                there = self.waited(waiter, other, wait, at)
-                key = self.issued(other, there)
-                held = z3.simplify(and_(guard, self.inside(other, there), less(key, self.issued(waiter, at))))
-                if not z3.is_false(held):
-                    reached.append(Ended(held, key, True))
+            reached: list[Ended] = []
+            for chain in chains:
+                for each in chain if first else ():
+                    if each[0] is node:
+                        reached += self._waits(each, YES, point)
+                for ended in known:
+                    for each in self._telling(chain, ended):
+                        for guard, at in self.latest(each[0], ended.key, ended.itself):
+                            reached += self._waits(each, and_(ended.guard, guard), at)
             if reached:
-                yield other.stream, reached
-        for join in self.joins:
-            if join.event.of not in to or not (join.stream == stream or (first and join is node)):
-                continue
-            points = [(YES, point)] if first and join is node else []
-            if join.stream == stream:
-                points += [(and_(e.guard, guard), p) for e in known for guard, p in self.latest(join, e.key, e.itself)]
-            reached = [Ended(held, self.issued(join, at), False) for guard, at in points
-                       if not z3.is_false(held := z3.simplify(guard))]
-            if reached:
-                yield join.event.of, reached
+                yield of, reached
+
+    def _waits(self, each: tuple[Node, Node | None, Wait | None], guard: Term, at: Point) -> Iterator[Ended]:
+        """What one instance that waits says of the stream for which it waits."""
+        waiter, other, wait = each
+        if other is None or wait is None:
+            held = z3.simplify(guard)
+            key, itself = self.issued(waiter, at), False
+        else:
+            there = self.waited(waiter, other, wait, at)
+            key, itself = self.issued(other, there), True
+            held = z3.simplify(and_(guard, self.inside(other, there), less(key, self.issued(waiter, at))))
+        if not z3.is_false(held):
+            yield Ended(held, key, itself)
 
     def has_ended(self, one: Node, at: Point, ended: Ended) -> Term:
         """That an instance has ended, by what its stream has."""

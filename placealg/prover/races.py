@@ -12,24 +12,26 @@ replay leaves the obligation open.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations_with_replacement
+from itertools import combinations, groupby
 from typing import Any
 
 import z3
 
 from placealg.prover.evidence.logic import and_, not_, or_
-from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT
+from placealg.prover.evidence.solver import PROCESS, SAT, UNSAT, Reply
 from placealg.prover.frontier import FIRST, NO, SECOND, YES, Frontier, Point, Term, less
+from placealg.step.event import MICROBATCH
 from placealg.step.instances import Cell, Lifetime, Node, Ordered, lifetimes
-from placealg.step.order import HOST
+from placealg.step.order import COPY, HOST
 from placealg.strategy.buffers import Buffer
 
-RACE, ALIAS = "race", "alias"
+RACE, ALIAS = ORDER = ("race", "alias")
+"""The identifiers of the obligations."""
 
-SMALL: Mapping[str, int] = {"size": 4, "slots": 3, "step": 1}
-"""The largest loop, ring and step of the counterexample that is looked for first."""
+SMALL = (1, 2, 4)
+"""The largest loops and rings of the counterexamples that are looked for first, of two steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +123,50 @@ class Slots:
         return self.found[cell.place]
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Accesses to one cell that follow each other on one stream, in one turn: the first and the last of them."""
+
+    first: Node
+    last: Node
+    cell: Cell
+    writes: bool
+
+    def joins(self, node: Node, cell: Cell, writes: bool) -> bool:
+        """Whether the next access to the place belongs to the same run: nothing else touches the place between."""
+        last = self.last
+        return ((cell, writes, node.stream) == (self.cell, self.writes, last.stream)
+                and node.path[:-1] == last.path[:-1] and not (_moved(node) or _moved(last)))
+
+
+def accesses(program: Ordered, buffers: Mapping[str, Buffer]) -> Iterator[list[Access]]:
+    """The accesses to each place, in printed order: what is true of the ends of a run is true of all of it."""
+    touching: dict[tuple[str, str], list[Access]] = {}
+    for node in program.nodes:
+        for cell in dict.fromkeys((*node.writes, *node.reads)):
+            every = touching.setdefault(place_of(cell, buffers), [])
+            writes = cell in node.writes
+            if every and every[-1].joins(node, cell, writes) and every[-1].last is not node:
+                every[-1] = replace(every[-1], last=node)
+            else:
+                every.append(Access(node, node, cell, writes))
+    return iter(touching.values())
+
+
 def conflicts(program: Ordered, buffers: Mapping[str, Buffer]) -> Iterator[Conflict]:
     """The pairs of accesses that some order of the streams might exchange.
 
     Of two events on one stream that are issued as they are printed there is nothing to ask; nor of what the host does
     as it issues, unless it is issued elsewhere than printed.
     """
-    touching: dict[tuple[str, str], list[tuple[Node, Cell, bool]]] = {}
-    for node in program.nodes:
-        for cell in dict.fromkeys((*node.writes, *node.reads)):
-            touching.setdefault(place_of(cell, buffers), []).append((node, cell, cell in node.writes))
-    for every in touching.values():
-        for (x, cell, writes), (y, other, also) in combinations_with_replacement(every, 2):
-            if not (writes or also) or x is y:
+    for every in accesses(program, buffers):
+        for one, other in combinations(every, 2):
+            moved = any(map(_moved, (one.first, other.first)))
+            if not (one.writes or other.writes) or (one.first.stream == other.first.stream and not moved):
                 continue
-            moved = _moved(x) or _moved(y)
-            if x.stream == y.stream and not moved:
-                continue
-            if x.stream != HOST or moved:
-                yield Conflict(RACE, cell, x, y)
-            if y.stream != HOST or moved:
-                yield Conflict(RACE, other, y, x)
+            for early, late in ((one, other), (other, one)):
+                if (early.last.stream != HOST or moved) and early.last is not late.first:
+                    yield Conflict(RACE, early.cell, early.last, late.first)
 
 
 def _moved(node: Node) -> bool:
@@ -157,8 +182,53 @@ def aliased(program: Ordered, buffers: Mapping[str, Buffer]) -> Iterator[Conflic
                     if place_of(other, buffers) != place_of(cell, buffers):
                         continue
                     ring = (buffer_of(cell, buffers) or Buffer("with")).kind == "ring"
-                    if other.place != cell.place or ring:
+                    if (other.place, other.of) != (cell.place, cell.of) or ring:
                         yield Conflict(ALIAS, cell, x, y)
+
+
+def misplaced(program: Ordered) -> Iterator[Conflict]:
+    """(the last write of a value, a read) where the read looks in another place than that in which the value lies.
+
+    In printed order a value lies at its own place, in a buffer, or in both, as the last write of it and the copies
+    behind that say. A buffer holds it until its loop's turn ends. It holds for all sizes: each turn of a loop is looked
+    at from what all turns before leave.
+    """
+    where: dict[tuple[str, str], frozenset[str]] = {}
+    last: dict[tuple[str, str], Node] = {}
+    body: tuple[int, ...] = ()
+    before = ""
+    once = list(_turns(program.nodes, 0))
+    for node, again in (*once, *once):
+        if node.path[:-1] != body or again != before:
+            body, before = node.path[:-1], again
+            where = {value: found & {""} for value, found in where.items()}
+        for cell in _of_turn(node.reads, again):
+            value, place = (cell.holder, cell.of or cell.name), cell.name if cell.of else ""
+            if place not in where.get(value, frozenset({""})):
+                yield Conflict(ALIAS, cell, last.get(value, node), node)
+        for cell in _of_turn(node.writes, again):
+            value, place = (cell.holder, cell.of or cell.name), cell.name if cell.of else ""
+            copied = node.event.verb == COPY
+            where[value] = where.get(value, frozenset({""})) | {place} if copied else frozenset({place})
+            last[value] = node
+
+
+def _turns(nodes: Sequence[Node], depth: int) -> Iterator[tuple[Node, str]]:
+    """The nodes in printed order, each loop's twice; with the unit, if any, whose loop then turns a second time."""
+    for _, run in groupby(nodes, lambda n: n.path[depth]):
+        inner = list(run)
+        if len(inner[0].path) == depth + 1:
+            yield from ((node, "") for node in inner)
+            continue
+        turned = list(_turns(inner, depth + 1))
+        yield from turned
+        name = inner[0].loops[depth].name
+        yield from ((node, again if name == MICROBATCH else name) for node, again in turned)
+
+
+def _of_turn(cells: Sequence[Cell], again: str) -> Iterator[Cell]:
+    """The cells that a second turn of a unit's loop touches anew: not those of which each instance has its own."""
+    return (cell for cell in cells if not again or cell.unit != again)
 
 
 class Questions:
@@ -174,15 +244,18 @@ class Questions:
         """What is known of sizes: each loop runs, a ring has a slot."""
         return [*(size >= 1 for size in self.frontier.sizes.values()), self.frontier.slots >= 1]
 
-    def race(self, asked: Conflict) -> list[Term]:
-        """That two accesses touch one slot, and nothing lets the one that is printed later wait for the other."""
+    def race(self, asked: Conflict, waits: int = 0) -> list[Term]:
+        """That two accesses touch one slot, and nothing lets the one that is printed later wait for the other.
+
+        With `waits`, no path of so many waits: what has no model then has none.
+        """
         x, y = asked.first, asked.second
         front = self.frontier
         a, b = front.point(x, FIRST), front.point(y, SECOND)
         place = place_of(asked.cell, self.buffers)
         other = next(c for c in (*y.writes, *y.reads) if place_of(c, self.buffers) == place)
-        ended = [front.has_ended(x, a, up_to) for up_to in front.before(y, x.stream)]
-        return [*self.known(), front.inside(x, a), front.inside(y, b), less(front.printed(x, a), front.printed(y, b)),
+        ended = [front.has_ended(x, a, up_to) for up_to in front.before(y, x.stream, waits)]
+        return [front.inside(x, a), front.inside(y, b), less(front.printed(x, a), front.printed(y, b)),
                 self.slots.same((x, asked.cell, a), (y, other, b)), *map(not_, ended)]
 
     def alias(self, asked: Conflict) -> list[Term]:
@@ -194,12 +267,14 @@ class Questions:
         other = next(c for c in x.writes if place_of(c, self.buffers) == place_of(cell, self.buffers))
         fresh = []
         for node in self.program.nodes:
-            if any(c.place == cell.place for c in node.writes) and not any(c.place == cell.place for c in node.reads):
+            mine = (cell.place, cell.of)
+            written, read = ({(c.place, c.of) for c in cells} for cells in (node.writes, node.reads))
+            if mine in written - read:
                 fresh += [and_(guard, less(front.printed(x, a), front.printed(node, at)),
                                less(front.printed(node, at), front.printed(y, b)))
                           for guard, at in self._own(node, y, cell, b)]
-        different = [YES] if other.place != cell.place else [self._other_turn(x, y, a, b)]
-        return [*self.known(), front.inside(x, a), front.inside(y, b), less(front.printed(x, a), front.printed(y, b)),
+        different = [YES] if (other.place, other.of) != (cell.place, cell.of) else [self._other_turn(x, y, a, b)]
+        return [front.inside(x, a), front.inside(y, b), less(front.printed(x, a), front.printed(y, b)),
                 self.slots.same((x, other, a), (y, cell, b)), *different, *map(not_, fresh)]
 
     def _other_turn(self, x: Node, y: Node, a: Point, b: Point) -> Term:
@@ -220,22 +295,37 @@ class Questions:
             there = (*at[:depth + 1], turn, *at[depth + 2:])
             yield front.inside(node, there), there
 
+    def fails(self, asked: Conflict, waits: int = 0) -> list[Term]:
+        """What has to hold, beside what is known of sizes, for an obligation to fail for one pair."""
+        terms = self.race(asked, waits) if asked.obligation == RACE else self.alias(asked)
+        return [z3.simplify(t) for t in terms]
+
+    def shortest(self, asked: Conflict) -> tuple[list[Term], Reply]:
+        """The question with the shortest paths of waits that answer it, and the answer: most pairs need one wait."""
+        for waits in (1, 2, 0) if asked.obligation == RACE else (0,):
+            terms = self.fails(asked, waits)
+            if any(z3.is_false(t) for t in terms):
+                return terms, Reply(UNSAT)
+            reply = PROCESS.ask([*self.known(), *terms], model=False)
+            if reply.status == UNSAT:
+                break
+        return terms, reply
+
     def answer(self, asked: Conflict) -> Found | None:
         """None where no model exists; else sizes and points, or why the question is open."""
-        terms = self.race(asked) if asked.obligation == RACE else self.alias(asked)
-        simple = [z3.simplify(t) for t in terms]
-        if any(z3.is_false(t) for t in simple):
-            return None
-        front = self.frontier
-        a, b = front.point(asked.first, FIRST), front.point(asked.second, SECOND)
-        reply = PROCESS.ask(simple, model=False)
+        terms, reply = self.shortest(asked)
         if reply.status == UNSAT:
             return None
-        small = [*(size <= SMALL["size"] for size in front.sizes.values()), front.slots <= SMALL["slots"],
-                 a[0] <= SMALL["step"], b[0] <= SMALL["step"]]
-        if reply.status == SAT:
-            near = PROCESS.ask([*simple, *small])
-            reply = near if near.status == SAT else PROCESS.ask(simple)
+        simple = [*self.known(), *terms]
+        front = self.frontier
+        a, b = front.point(asked.first, FIRST), front.point(asked.second, SECOND)
+        for largest in SMALL if reply.status == SAT else ():
+            small = [*(size <= largest for size in (*front.sizes.values(), front.slots)), a[0] <= 1, b[0] <= 1]
+            if (near := PROCESS.ask([*simple, *small])).status == SAT:
+                reply = near
+                break
+        else:
+            reply = PROCESS.ask(simple) if reply.status == SAT else reply
         if reply.status != SAT:
             return Found(asked, {}, 0, (), (), reply.reason or "the solver gave no answer")
         model: Mapping[str, Any] = reply.model
@@ -248,15 +338,36 @@ def _as_printed(node: Node) -> Node:
     return replace(node, event=replace(node.event, ahead=0, behind=""), issue=node.path)
 
 
+def asked(questions: Questions, obligation: str) -> list[Conflict]:
+    """The pairs of which an obligation speaks."""
+    return list((conflicts if obligation == RACE else aliased)(questions.program, questions.buffers))
+
+
 def ask(program: Ordered, obligation: str) -> Asked:
     """Every question of one obligation about a program."""
     start = time.perf_counter()
     questions = Questions(program)
-    asked = list((conflicts if obligation == RACE else aliased)(program, questions.buffers))
+    pairs = asked(questions, obligation)
     found, left = list[Found](), list[Found]()
-    for conflict in asked:
-        got = questions.answer(conflict)
+    if obligation == ALIAS:
+        astray = dict.fromkeys(misplaced(program))
+        found += [Found(pair, dict.fromkeys(questions.frontier.sizes, 1), 1, (0,), (1,)) for pair in astray]
+        pairs += [pair for pair in astray if pair not in pairs]
+    for conflict in pairs:
+        got = None if any(f.conflict == conflict for f in found) else questions.answer(conflict)
         if got is not None:
             (left if got.reason else found).append(got)
-    return Asked(len(asked), tuple(found), tuple(left), time.perf_counter() - start)
+    return Asked(len(pairs), tuple(found), tuple(left), time.perf_counter() - start)
 
+
+def formulas(program: Ordered, obligation: str) -> tuple[list[Term], list[tuple[str, Term]]]:
+    """(what is known of the sizes, each way in which the obligation can fail, in words and as a formula)."""
+    questions = Questions(program)
+    return questions.known(), [(told(pair), and_(questions.shortest(pair)[0])) for pair in asked(questions, obligation)]
+
+
+def told(pair: Conflict) -> str:
+    """A pair in words."""
+    if pair.obligation == ALIAS:
+        return f"{pair.second} finds in {pair.cell} what {pair.first} wrote for another value"
+    return f"{pair.second} may begin before {pair.first} has ended, and both touch {pair.cell}"

@@ -52,6 +52,8 @@ OBLIGATIONS: Mapping[str, str] = {
 
 ASKED_FOR: Mapping[str, str] = {
     "precision": "no sum of a gradient is taken in fewer bits than was said",
+    "race": "of two accesses to one slot, one of which writes, that printed first has ended before the other begins",
+    "alias": "no read finds what was written for another value in the same slot",
 }
 """The obligations that are asked only where somebody says what they are about: identifier -> statement."""
 
@@ -60,12 +62,16 @@ PRECISION_LEFT_OUT = "floating-point order and precision"
 """What no verdict covers of floating-point numbers, unless `precision` is asked."""
 
 
+RACES_LEFT_OUT = "races inside one collective, or of events that overlap (a prefetch and an update)"
+"""What no verdict covers of order, unless `race` is asked."""
+
+
 def _uncovered(scaled: bool = False, averaged: bool = False) -> tuple[str, ...]:
     """What no verdict covers; a step that carries a loss scale, or averages of the weights, has these inside."""
     state = ("the place in the data", *["a loss scale"] * (not scaled), *["averages of the weights"] * (not averaged))
     return (
         PRECISION_LEFT_OUT,
-        "races inside one collective, or of events that overlap (a prefetch and an update)",
+        RACES_LEFT_OUT,
         f"state outside the step: {', '.join(state)}",
         "a checkpoint that is resumed on another mesh",
         "whether running code does what the strategy says",

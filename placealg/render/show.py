@@ -146,6 +146,8 @@ def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[
         below = why and not sentences
         rows.append(["  " * depth + node.path.removeprefix(node.phase + "."), claim(node), size(step, node),
                      dim("" if below else told)])
+        if waits := awaited(node):
+            rows += [[text] for text in indent(prose(waits, width - 2 * depth - 4, "dim"), 2 * depth + 2)]
         if below:
             rows += [[text] for text in indent(prose(told, width - 2 * depth - 4, "dim"), 2 * depth + 4)]
     lines += table(rows, "lll", width, wrap={1: 16, 3: 34} if sentences else {1: 16}, spill=min(44, width - 48))
@@ -158,7 +160,7 @@ def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[
 
 def _walk(step: Step) -> Iterator[tuple[int, str | Event]]:
     for phases in (("init",), STEP_PHASES, ("save",), ("resume",)):
-        yield from _nodes(step.tree(*phases), 0, "")
+        yield from _nodes(Step(step.reference, step.listing).tree(*phases), 0, "")
 
 
 def _nodes(nodes: tuple[Node, ...], depth: int, phase: str) -> Iterator[tuple[int, str | Event]]:
@@ -202,7 +204,31 @@ def claim(event: Event) -> str:
         parts.append("at " + ", ".join(map(repr, event.where)))
     if event.at:
         parts.append("on " + ", ".join(event.at))
-    return " ".join(parts)
+    parts += [f"{word} {name}" for word, name in (("out of", event.out_of), ("into", event.into)) if name]
+    return " ".join([*parts, *placed_in_order(event)])
+
+
+def placed_in_order(event: Event) -> list[str]:
+    """The stream of an event, and by how much it is issued earlier; nothing where it runs as it is printed."""
+    parts = [f"on {event.stream}"] if event.stream else []
+    if event.ahead:
+        parts.append(f"{event.ahead} ahead")
+    return parts
+
+
+def awaited(event: Event) -> str:
+    """What an event waits for, and behind what it is issued, in words."""
+    def short_(path: str) -> str:
+        return path.removeprefix(f"{event.phase}.")
+
+    waits = [short_(w.on) + (f" of turn {w.turn}" if w.turn else "") + (" of the last step" if w.step else "")
+             for w in event.waits]
+    if event.of:
+        waits.insert(0, f"all that {event.of} was given so far")
+    parts = [f"waits for {' and '.join(waits)}"] if waits else []
+    if event.behind:
+        parts.append(f"is issued behind {short_(event.behind)}")
+    return "; ".join(parts)
 
 
 def size(step: Step, event: Event) -> str:

@@ -37,13 +37,14 @@ class Cell:
     """A place in memory: a value or a buffer of one holder (a group, a unit, or a tensor, which holds itself).
 
     `unit` is the repeated unit of which each instance has one, "" if there is one alone. `back` says that an event
-    touches that of the instance before its own.
+    touches that of the instance before its own. In a buffer lies what else would be at its own place, `of`.
     """
 
     holder: str
     name: str
     unit: str = ""
     back: bool = False
+    of: str = ""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -183,7 +184,7 @@ def touched(event: Event, reference: Reference, copied: set[str], unit: str) -> 
     if event.verb == COPY:
         own = GATHERED if event.value == SHARD and event.group in copied else event.value
         cell = _cell(event, (event.group, own, ""), reference, unit)
-        buffer = replace(cell, name=event.out_of or event.into)
+        buffer = replace(cell, name=event.out_of or event.into, of=own)
         return ((buffer,), (cell,)) if event.out_of else ((cell,), (buffer,))
 
     def cells(storages: Iterator[Storage], write: bool) -> Iterator[Cell]:
@@ -195,7 +196,7 @@ def touched(event: Event, reference: Reference, copied: set[str], unit: str) -> 
             mine = event.into if write else event.out_of
             if mine and value == (event.value if write else event.origin or event.value) and holder in (
                     event.group, event.unit, ""):
-                cell = replace(cell, name=mine)
+                cell = replace(cell, name=mine, of=name)
             yield cell
 
     read = tuple(dict.fromkeys(cells(reads(event, reference), write=False)))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
+from placealg.prover import races
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.evidence import lemmas, symbols
 from placealg.prover.evidence.premises import premises
@@ -26,9 +27,11 @@ from placealg.prover.joined import prepared
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, sites_of
+from placealg.prover.races import ORDER
 from placealg.prover.schedule import acyclic
 from placealg.prover.sums import PRECISION, sums
 from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS, PROVED, REFUTED, Report, Verdict
+from placealg.step.instances import Ordered, ordered
 from placealg.step.program import Step
 
 LEMMA = "lemma"
@@ -49,6 +52,12 @@ _OF_ORDER = (
     "ahead: of a stage with chunks, how many forwards more than the last stage of one chunk it runs first",
 )
 
+
+_OF_STREAMS = (
+    "size.X: how often a loop runs whose count is X; size.K: the number of slots of a ring",
+    "first.step, second.step: the steps of the two accesses; first.k, second.k: the turns of the loops around them, "
+    "outermost first",
+)
 
 _OF_TYPES = ("digits of a type: those of its significand, the leading 1 among them",)
 
@@ -87,8 +96,9 @@ def certificate(step: Step, report: Report, candidates: Iterable[Candidate] = ()
     name, `asked` the type that a user asks of sums.
     """
     files = _Files(prepared(step), report, {(c.verdict.id, c.verdict.group): c for c in candidates}, part)
+    files.streams = ordered(step) if step.order else None
     found = (*files.lemmas(), *files.vacuity(), *files.partition(), *files.of_ops(), *files.of_groups(),
-             *files.precision(asked))
+             *files.precision(asked), *files.order())
     by_run_alone = files.candidates.keys() - {(q.obligation, q.group) for q in found}
     return (*found, *(files.query(*key, Obligations()) for key in sorted(by_run_alone)))
 
@@ -106,6 +116,7 @@ class _Files:
         self.flows = Flows(step)
         self.verdicts = {(v.id, v.group): v for v in report.obligations}
         self.names: set[str] = set()
+        self.streams: Ordered | None = None
 
     def lemmas(self) -> Iterator[Query]:
         """The base and the step of the induction for every lemma that a rule uses."""
@@ -195,6 +206,23 @@ class _Files:
         yield Query(self.name(PRECISION), PRECISION, "", str(verdict.verdict), expected,
                     _joined([*lines, *(_asked("QF_LIA", known, failures) if failures else ())]), len(listed),
                     len(failures))
+
+    def order(self) -> Iterator[Query]:
+        """The queries on races and on values that share a slot, where a program says on which streams it runs."""
+        for identifier in ORDER if self.streams else ():
+            assert self.streams is not None
+            verdict = self.verdicts[identifier, ""]
+            known, failures = races.formulas(self.streams, identifier)
+            expected = {PROVED: UNSAT, REFUTED: SAT}.get(verdict.verdict, "") if failures else ""
+            happens = "one of the failures below happens" if expected == SAT else \
+                "no sizes and turns let one of the failures below happen" if failures else \
+                "no formula: there is nothing to ask a solver"
+            lines = self.head(f"{identifier}: {ASKED_FOR[identifier]}", "", happens, expected, _ended(verdict), (
+                "instances", f"{len(failures)}: {len(failures)} behind the {len(failures)} formulas below, "
+                "0 by how the program is built"), legend=_OF_STREAMS)
+            asked = _asked("QF_LIA", known, failures) if failures else ()
+            yield Query(self.name(identifier), identifier, "", str(verdict.verdict), expected,
+                        _joined([*lines, *asked]), len(failures), len(failures))
 
     def query(self, identifier: str, group: str, generated: Obligations, part: str = "") -> Query:
         """The query of one obligation of one group, or of a part of it."""

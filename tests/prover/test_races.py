@@ -1,0 +1,168 @@
+"""Races of programs with streams: what is proved for all sizes, beside a machine that runs any order at small ones."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import placealg as pa
+from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.prover.verdict import ASKED_FOR, PROVED, REFUTED
+from placealg.simulator.streams import Unrolled, sizes_of
+from placealg.step.instances import ordered
+from placealg.step.program import Step
+from placealg.step.text import read_program, write_program
+from placealg.strategy.buffers import Buffer
+from placealg.strategy.file import parse_strategy_file
+from placealg.strategy.spec import overlay
+
+FW, BW = "forward.layer.weight.", "backward.layer.weight."
+G, BG, R = f"{FW}gather[dp]", f"{BW}gather[dp]", f"{BW}grad.reduce[dp]"
+
+RIGHT = (("zero3", "fsdp2"), ("hsdp", "fsdp2"), ("zero1", "fsdp2"), ("zero3", "deepspeed"), ("zero2", "deepspeed"),
+         ("zero1", "megatron"), ("zero2", "megatron"), ("zero3", "megatron"))
+
+
+def step(strategy: str, waits: str, **more: Any) -> Step:
+    return pa.derive(overlay(pa.parse_strategy(strategy), {"overlap": {"waits": waits, **more}}), pa.abstract())
+
+
+def slotted(found: Step, **buffers: Buffer) -> Step:
+    said = {**found.reference.buffers, **buffers}
+    return replace(found, reference=replace(found.reference, buffers=FrozenMap(said)))
+
+
+def order_of(found: Step) -> Mapping[str, str]:
+    return {v.id: str(v.verdict) for v in pa.prove(found).obligations if v.id in ("race", "alias")}
+
+
+def wrong_somewhere(found: Step, runs: int = 4, largest: int = 3) -> bool:
+    """Whether the machine finds a race, or a read that is wrong, at small sizes: it asks no solver."""
+    program = ordered(found)
+    for size, m, slots in itertools.product((1, largest), (1, 2), (1, 2)):
+        sizes = {**dict.fromkeys(sizes_of(program, {}), size), "m": m}
+        unrolled = Unrolled(program, sizes, slots)
+        if any(unrolled.races()) or unrolled.run() or any(unrolled.run(random.Random(k)) for k in range(runs)):
+            return True
+    return False
+
+
+def without(found: Step) -> Iterator[tuple[str, Step]]:
+    """The program with each of its waits left out alone."""
+    for n, event in enumerate(found.order):
+        rest = [*found.order[:n], *found.order[n + 1:]]
+        if event.verb == "join" and not any(e.behind == event.path for e in rest):
+            yield event.path, found.listed(rest)
+        for k in range(len(event.waits) if event.verb != "join" else 0):
+            kept = replace(event, waits=event.waits[:k] + event.waits[k + 1:])
+            yield f"{event.path} {event.waits[k]}", found.listed([*found.order[:n], kept, *found.order[n + 1:]])
+
+
+@pytest.mark.parametrize(("strategy", "waits"), RIGHT)
+def test_what_engines_wait_for_is_enough(strategy: str, waits: str) -> None:
+    found = step(strategy, waits)
+    assert order_of(found) == {"race": PROVED, "alias": PROVED}
+    assert not wrong_somewhere(found)
+    assert found.events == pa.derive(pa.parse_strategy(strategy), pa.abstract()).events  # the values are as they were
+
+
+IMPLIED = {("hsdp", "fsdp2"): ["reduce.reduce.join"]}
+"""A wait that others imply: the sums that HSDP reduces at the end were made on the stream that reduces them."""
+
+
+@pytest.mark.parametrize(("strategy", "waits"), RIGHT[:4] + RIGHT[5:6])
+def test_each_wait_is_needed(strategy: str, waits: str) -> None:
+    left = []
+    for name, found in without(step(strategy, waits)):
+        refuted = pa.prove(found).verdict == REFUTED
+        assert refuted == wrong_somewhere(found), name
+        left += [] if refuted else [name]
+    assert left == IMPLIED.get((strategy, waits), [])
+
+
+def test_no_table_changes_nothing() -> None:
+    plain = pa.derive(pa.parse_strategy("zero3"), pa.abstract())
+    assert not plain.order and plain == step("zero3", "none")
+    assert {v.id for v in pa.prove(plain).obligations}.isdisjoint({"race", "alias"} & {*ASKED_FOR})
+
+
+BROKEN: Mapping[str, tuple[str, str, tuple[Mapping[str, Any], ...], Mapping[str, Buffer], str]] = {
+    "the gather waits for the buffer of one turn too early": (
+        "zero3", "fsdp2", ({"set": G, "wait": [{"on": f"{FW}copy", "turn": -2}]},), {"flat": Buffer(size=1)}, "race"),
+    "accumulate on the wrong stream": (
+        "zero3", "fsdp2", ({"set": f"{BW}grad_sum.accumulate", "stream": "compute"},), {}, "race"),
+    "the copy out of the buffer on the gather stream": (
+        "zero3", "fsdp2", ({"set": f"{FW}copy", "stream": "gather"},), {}, "race"),
+    "two gathers ahead with one buffer": ("zero3", "fsdp2", ({"set": BG, "ahead": 2},), {"flat": Buffer()}, "race"),
+    "a freed copy is used again without record_stream": (
+        "zero3", "deepspeed", (), {"gathered": Buffer("alloc", home="allgather")}, "race"),
+    "a freed gradient is used again without record_stream": (
+        "zero3", "deepspeed", (), {"grad": Buffer("alloc")}, "race"),
+    "the first gather does not wait for the update (no persistent parameter)": (
+        "zero3", "deepspeed", ({"drop": "publish.allgather.join"},), {}, "race"),
+    "the gather is received in the gradient's buffer (Megatron-LM PR 4609)": (
+        "zero1", "megatron", ({"set": "publish.layer.weight.publish[dp]", "into": "received"}, {
+            "insert": {"path": "publish.layer.weight.copy", "out_of": "received", "stream": "nccl"},
+            "after": "publish.layer.weight.publish[dp]"},
+            {"move": "prepare.layer.weight.grad_sum.zero", "after": "reduce.compute.join"}),
+        {"received": Buffer("with", alias="grad_sum")}, "alias"),
+    "what was gathered is never copied out of the buffer": (
+        "zero3", "fsdp2", ({"drop": f"{FW}copy"}, {"set": G, "wait": []}), {}, "alias"),
+    "a gradient is never copied into the buffer that is reduced": (
+        "zero3", "fsdp2", ({"drop": f"{BW}grad.copy"}, {"set": R, "wait": []}), {}, "alias"),
+    "what is accumulated is the gradient before the reduction": (
+        "zero3", "fsdp2", ({"replace": f"{BW}grad_sum.accumulate", "stream": "reduce"},), {}, "alias"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_programs_are_refuted_and_replay(name: str) -> None:
+    strategy, waits, edits, buffers, wrong = BROKEN[name]
+    found = slotted(step(strategy, waits), **buffers)
+    found = pa.edit(found, *edits) if edits else found
+    report = pa.prove(found)
+    assert wrong in report.refuted(), report.of(wrong)
+    assert wrong_somewhere(found)
+    example = report.counterexample
+    assert example is not None and example.got != example.want and dict(example.sizes)["m"] <= 2
+
+
+def test_a_counterexample_names_two_events_their_turns_and_the_slot() -> None:
+    report = pa.prove(pa.edit(step("zero3", "fsdp2"), {"set": f"{BW}grad.copy", "wait": []}))
+    example = report.counterexample
+    assert example is not None
+    assert f"{R} (step 0, microbatch 0, layer 1) on stream reduce reads reduce_input of layer.weight; " \
+        f"{BW}grad.copy (step 0, microbatch 0, layer 0) on stream compute writes the same slot" in example.explanation
+    assert "finds what backward.layer.compute" in example.explanation
+
+
+def test_a_program_with_streams_is_written_and_reads_back() -> None:
+    for strategy, waits in RIGHT:
+        found = step(strategy, waits)
+        file = parse_strategy_file(write_program(found, overlay(pa.parse_strategy(strategy), {
+            "overlap": {"waits": waits}})), "p.toml")
+        assert read_program(file.events, found.reference, file.positions, file.loops) == tuple(
+            replace(e, line=0) for e in found.order)
+
+
+@pytest.mark.parametrize(("edit", "says"), [
+    ({"set": G, "wait": ["forward.layer.weight.gether[dp]"]}, "which is no event of a step"),
+    ({"set": G, "wait": [{"on": BG, "turn": -1, "step": 0, "stepp": 1}]}, "unknown key 'stepp'"),
+    ({"set": G, "wait": [{"on": "publish.layer.weight.publish", "turn": -1}]}, "no loop has both"),
+    ({"set": G, "wait": [G]}, "waits for itself"),
+    ({"set": G, "behind": "update.step.update"}, "is in another loop"),
+    ({"set": G, "ahead": -1}, "expected a whole number of turns"),
+    ({"set": "update.step.update", "ahead": 1}, "is in no loop"),
+    ({"insert": {"path": "forward.gather.join"}, "before": G}, "`of` or `wait`"),
+    ({"insert": {"path": "forward.gather.join", "of": "gather"}, "before": G}, "waits for itself"),
+    ({"insert": {"path": f"{FW}copy#2"}, "after": G}, "one of `into` and `out_of`"),
+])
+def test_what_has_no_meaning_is_told(edit: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says.replace("(", r"\(")):
+        ordered(pa.edit(step("zero3", "fsdp2"), edit))

@@ -236,6 +236,9 @@ FIELDS: Mapping[str, Gloss] = {gloss.key: gloss for gloss in (
 )}
 """TOML key -> Event field. `rule` and `why` together are the field `rule`."""
 
+OF_ORDER = ("stream", "ahead", "behind", "wait", "into", "out_of", "of")
+"""The keys that say nothing of values, only in which order and where they are made."""
+
 
 def read_fields(table: Mapping[str, Any], keys: Iterable[str], reference: Reference, positions: Positions,
                 *path: str | int) -> dict[str, Any]:

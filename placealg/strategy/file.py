@@ -80,7 +80,7 @@ _LISTED: Schema = {"type": "array", "items": {"type": "object"}, "minItems": 1}
 EXPECT: Mapping[str, Kind] = {
     "verdict": choice("proved", "refuted", "undecided"),
     "obligation": choice("partition", "forward", "gradient", "normalizer", "view", "update", "invariant", "init",
-                         "random", "schedule", "vacuity", "precision"),
+                         "random", "schedule", "vacuity", "precision", "race", "alias"),
     "ratio": Kind("a quotient of sizes", lambda label, value, *_: TEXT.read(
         label, str(value) if type(value) is int else value), {"anyOf": [{"type": "integer"}, TEXT.schema]}),
     "group": TEXT,

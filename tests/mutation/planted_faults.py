@@ -55,6 +55,10 @@ def _without(step: Any, dropped: Callable[[Any], bool]) -> Any:
     return replace(step, events=tuple(event for event in step.events if not dropped(event)))
 
 
+def _unordered(step: Any, name: str) -> Any:
+    return step.listed(event for event in step.listing if event.rule.name != name)
+
+
 def plant(fault: str) -> None:
     """Put a fault in the place of what is right; nothing that uses it may have been imported."""
     prover, simulator, derivation = map(import_module, (
@@ -76,6 +80,8 @@ def plant(fault: str) -> None:
         simulator.simulate = import_module("placealg.simulator").simulate = lambda step, *rest, **more: simulate(
             _without(step, lambda event: event.verb == name), *rest, **more)
     elif kind == "rule":
+        ordered = derivation.overlapped
+        derivation.overlapped = lambda *given: _unordered(ordered(*given), name)
         derivation._events = lambda *given: (e for e in derive(*given) if e.rule is None or e.rule.name != name)
     else:
         raise ValueError(f"no fault is called {fault}")

@@ -66,4 +66,4 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
         counterexample=refuted.counterexample(step, base, file, token_mean)
         if refuted and verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
-    return with_precision(step, report, sums), findings.candidates
+    return with_precision(step, report, sums, base, file), findings.candidates

@@ -55,12 +55,12 @@ class Sum:
 
     @property
     def narrow(self) -> bool | None:
-        """Whether it adds in fewer bits than is asked; None where that is open."""
+        """Whether it adds in fewer bits than is asked, or in a smaller range; None where that is open."""
         if not self.least:
             return False
         if not (isinstance(self.type, Element) and isinstance(self.least, Element)):
             return None
-        return FORMATS[self.type.name].digits < FORMATS[self.least.name].digits
+        return not FORMATS[self.type.name].holds(FORMATS[self.least.name])
 
 
 def sums(step: Step, asked: str = "") -> Iterator[Sum]:
@@ -167,11 +167,15 @@ def shows(found: Sum) -> str:
 
     >>> shows(Sum("reduce", "", OF_GRADIENTS, ("dp",), Element("bf16"), Element("fp32")))
     '1 + 0.00390625 is 1 in bf16, and 1.00390625 in fp32'
+    >>> shows(Sum("reduce", "", OF_GRADIENTS, ("dp",), Element("fp16"), Element("bf16")))
+    '65504 + 65504 is beyond fp16, and 131072 in bf16'
     """
-    small = FORMATS[found.type.name].roundoff  # type: ignore[attr-defined]  # both are named: it is too narrow
-    told_sums = [(told(t), FORMATS[told(t)].rounded(1 + small)) for t in (found.type, found.least)]
-    (one, low), (two, high) = told_sums
-    return f"1 + {float(small)} is {_number(low)} in {one}, and {_number(high)} in {two}"
+    own, asked = FORMATS[told(found.type)], FORMATS[told(found.least)]
+    if own.digits < asked.digits:
+        low, high = (f"{_number(f.rounded(1 + own.roundoff))} in {f.name}" for f in (own, asked))
+        return f"1 + {float(own.roundoff)} is {low}, and {high}"
+    most = _number(own.largest)
+    return f"{most} + {most} is beyond {own.name}, and {_number(asked.rounded(2 * own.largest))} in {asked.name}"
 
 
 def _number(value: Fraction) -> str:

@@ -44,7 +44,7 @@ def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, st
     head = line(bold(f"{report.strategy} on {report.model}"), ": ", coloured(report.verdict))
     meaning = SAYS.get((report.verdict, report.cls or ""), "")
     if report.refuted() == ("precision",):
-        meaning = "a sum is taken in fewer bits than was said; nothing else was found to differ"
+        meaning = "a sum is taken in fewer bits, or a smaller range, than was said; nothing else was found to differ"
     lines = [line(*head, dim(f", {report.cls}" if report.cls else ""))]
     lines += indent(prose(meaning, width - 2)) if meaning else []
     lines += [(), *indent(obligations(report, width - 2, timing)), ()]

@@ -13,10 +13,10 @@ from placealg.frozen import FrozenMap
 from placealg.number_formats import told
 from placealg.progress import say
 from placealg.prover.examine import examine
-from placealg.prover.sums import sums
 from placealg.prover.verdict import PROVED, Repair
 from placealg.step.edit import Edited, apply_edits, edit, read_edits
 from placealg.step.program import Event, Rule, Step
+from placealg.step.sums import sums
 from placealg.strategy.write import toml_value
 
 if TYPE_CHECKING:

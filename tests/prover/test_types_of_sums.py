@@ -14,9 +14,10 @@ from placealg.cost.communication import communication
 from placealg.cost.memory import memory
 from placealg.errors import InputError
 from placealg.number_formats import FORMATS, Element, told
-from placealg.prover.sums import OF_GRADIENTS, OF_TENSORS, precision, sums
+from placealg.prover.sums import precision
 from placealg.prover.verdict import PRECISION_LEFT_OUT, PROVED, REFUTED, UNDECIDED
 from placealg.step.program import Step
+from placealg.step.sums import OF_GRADIENTS, OF_TENSORS, sums
 from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import overlay
 from placealg.strategy.write import write_strategy

@@ -27,9 +27,10 @@ from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, sites_of
 from placealg.prover.schedule import acyclic
-from placealg.prover.sums import PRECISION, sums
+from placealg.prover.sums import PRECISION
 from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS, PROVED, REFUTED, Report, Verdict
 from placealg.step.program import Step
+from placealg.step.sums import sums
 
 LEMMA = "lemma"
 WHOLE_STEP = "the whole step"

@@ -9,7 +9,7 @@ from typing import Any
 import z3
 
 from placealg.number_formats import FORMATS, Element, told
-from placealg.prover.sums import Sum
+from placealg.step.sums import Sum
 
 
 def digits(size: str) -> Any:

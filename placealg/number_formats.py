@@ -34,6 +34,11 @@ class NumberFormat:
         return Fraction(1, 2**self.digits)
 
     @property
+    def symbol(self) -> str:
+        """The symbol of its unit roundoff in formulas."""
+        return f"u_{self.name}"
+
+    @property
     def exponents(self) -> tuple[int, int]:
         """The exponents of 2 of its largest and of its smallest normal number.
 

@@ -87,9 +87,9 @@ class Tolerance:
         >>> from placealg.strategy.expression import parse_strategy
         >>> from placealg.strategy.spec import overlay
         >>> types = {"types": {"w": "bf16", "g": "fp32", "wire": "fp32"}}
-        >>> found, = tolerance(derive(overlay(parse_strategy("zero2"), types), abstract()))
+        >>> found, = tolerance(derive(overlay(parse_strategy("zero2"), types), abstract())).rows
         >>> found.worst, found.bound(dp=8, m=4) < 6.6e-7
-        (u_fp32·(dp + m − 1), True)
+        (u_fp32·(m + dp − 1), True)
         """
         return _formula(r.times.times(Monomial.of(r.format.symbol)) for r in self.roundings)
 
@@ -108,8 +108,8 @@ class Tolerance:
 
         That is S/(1 - S) of the first order S: Higham, Accuracy and Stability of Numerical Algorithms, lemma 3.3.
         """
-        first = sum((r.times.evaluate(r.counted(sizes)) * r.format.roundoff for r in self.roundings if r.happens(sizes)),
-                    Fraction(0))
+        first = sum((r.times.evaluate(r.counted(sizes)) * r.format.roundoff
+                     for r in self.roundings if r.happens(sizes)), Fraction(0))
         return float(first / (1 - first)) if first < 1 else float("inf")
 
     def expected(self, contribution: float = 0.0, whole: float = 0.0, **sizes: Fraction | int) -> float:
@@ -153,10 +153,46 @@ def levels(axes: tuple[str, ...]) -> str:
     return LEVELS + "_".join(axes)
 
 
-def tolerance(step: Step, half: str = "", order: str = RING, adds: str = "") -> tuple[Tolerance, ...]:
+@dataclass(frozen=True, slots=True)
+class Tolerances:
+    """The rounding of all gradients of a program, a row for the groups that round alike."""
+
+    rows: tuple[Tolerance, ...]
+
+    def of(self, group: str) -> Tolerance:
+        """The row of a group; an InputError where no trained group is called so."""
+        found = next((row for row in self.rows if group in row.groups), None)
+        if found is None:
+            raise InputError(f"no trained group '{group}'", name=group, valid=[g for r in self.rows for g in r.groups])
+        return found
+
+    @property
+    def contributions(self) -> tuple[str, ...]:
+        """The sizes on which the rows depend."""
+        return tuple(dict.fromkeys(n for row in self.rows for n in row.contributions.names()))
+
+    def bound(self, **sizes: Fraction | int) -> float:
+        """The largest bound of a row."""
+        return max(row.bound(**sizes) for row in self.rows)
+
+    def expected(self, **sizes: Fraction | int) -> float:
+        """The largest expected error of a row, where contributions cancel."""
+        return max(row.expected(0.0, 0.0, **sizes) for row in self.rows)
+
+    def explains(self, difference: float, group: str = "", contribution: float = 0.0, whole: float = 0.0,
+                 runs: int = 2, **sizes: Fraction | int) -> bool:
+        """Whether rounding explains a relative difference of two runs' gradients: of one group's, or of all.
+
+        `contribution`, `whole` and `runs` as in `Tolerance.explains`.
+        """
+        rows = [self.of(group)] if group else self.rows
+        return any(row.explains(difference, contribution, whole, runs, **sizes) for row in rows)
+
+
+def tolerance(step: Step, half: str = "", order: str = RING, adds: str = "") -> Tolerances:
     """The rounding of the gradients of every trained group of a program; groups that round alike are one row.
 
-    `half` names what 2 bytes are, bf16 or fp16, where a strategy says bytes: then 4 are fp32. `order` is that in which a
+    `half` names what 2 bytes are, bf16 or fp16, where a strategy says bytes: then 4 are fp32. `order` is how a
     collective adds; with `adds` a rank adds all that it receives in that type, and casts the sum to the wire's: so a
     network that adds does it, and a reduction by an all_to_all. Raises InputError where bytes name no type.
     """
@@ -173,12 +209,12 @@ def tolerance(step: Step, half: str = "", order: str = RING, adds: str = "") -> 
         known = found.get(key)
         found[key] = one if known is None else Tolerance((*known.groups, group.name), known.contributions,
                                                          known.roundings, (*known.sums, *one.sums))
-    return tuple(found.values())
+    return Tolerances(tuple(found.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Roundings of a set of `number` values, each a sum of `held` contributions: sums over them of k^2/held^2, k/held."""
+    """Roundings of `number` values, each of `held` contributions: the sums over them of k^2/held^2 and of k/held."""
 
     event: str
     what: str
@@ -281,7 +317,7 @@ def _formula(terms: Iterable[Polynomial]) -> Formula:
     """A sum as a formula, in which the unit roundoffs have their values."""
     total = sum(terms, Polynomial())
     values = {f.symbol: f.roundoff for f in FORMATS.values() if f.symbol in total.names()}
-    return Formula.parse(str(total), "1", values=values)
+    return Formula.parse(str(total), "1", values=values).tidied()
 
 
 def _squared(roundings: Iterable[Rounding], of: Callable[[Rounding], Polynomial], below: Polynomial) -> Formula:

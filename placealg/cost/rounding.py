@@ -91,7 +91,7 @@ class Tolerance:
         >>> found.worst, found.bound(dp=8, m=4) < 6.6e-7
         (u_fp32·(m + dp − 1), True)
         """
-        return _formula(r.times.times(Monomial.of(r.format.symbol)) for r in self.roundings)
+        return _formula(r.times.times(Monomial.of(r.format.symbol)) for r in self.roundings).tidied()
 
     @property
     def agree(self) -> Formula:
@@ -317,7 +317,7 @@ def _formula(terms: Iterable[Polynomial]) -> Formula:
     """A sum as a formula, in which the unit roundoffs have their values."""
     total = sum(terms, Polynomial())
     values = {f.symbol: f.roundoff for f in FORMATS.values() if f.symbol in total.names()}
-    return Formula.parse(str(total), "1", values=values).tidied()
+    return Formula.parse(str(total), "1", values=values)
 
 
 def _squared(roundings: Iterable[Rounding], of: Callable[[Rounding], Polynomial], below: Polynomial) -> Formula:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from placealg.cost.formula import Formula
     from placealg.cost.machines import Machine
     from placealg.cost.memory import Memory
+    from placealg.cost.rounding import Tolerances
     from placealg.errors import InputError
     from placealg.importers.reading import Reading
     from placealg.models.abstract import abstract
@@ -94,8 +95,8 @@ __all__ = [
     "Formula", "Found", "from_torch", "gpt", "graph", "hsdp", "InputError", "Machine", "Memory", "memory", "Model",
     "model", "moe", "observe", "offload_optimizer", "Outcome", "parse_strategy", "Picture", "pp", "prove", "read",
     "Reading", "recompute_full", "recompute_selective", "record", "Report", "reshard", "Resumed", "search",
-    "Setting", "simulate", "Sized", "Space", "Step", "Strategy", "strategy_on", "times", "tp", "tp_sp", "zero1",
-    "zero2", "zero3",
+    "Setting", "simulate", "Sized", "Space", "Step", "Strategy", "strategy_on", "times", "tolerance", "tp",
+    "tp_sp", "zero1", "zero2", "zero3",
 ]
 
 
@@ -338,6 +339,23 @@ def times(what: Given, model: Model | str | None = None,
     '2·o·h·(s + 12·h·L + 13·L + V + 2)/(hbm_bw·dp)'
     """
     return costs(what, model, stage).timed
+
+
+def tolerance(what: Given, model: Model | str | None = None, half: str = "", order: str = "ring",
+              adds: str = "") -> Tolerances:
+    """How far rounding alone can move the gradients of a step: bounds and expected errors in closed form.
+
+    Types are those that the strategy names; where it says bytes, `half` says what 2 are, "bf16" or "fp16". `order` is
+    how collectives add, "ring" or "tree", and `adds` the type in which a rank or a network adds what it receives.
+
+    >>> found = tolerance("zero3", "gpt", half="bf16")
+    >>> found.rows[0].worst.text(), found.explains(4e-3, dp=8, m=4), found.explains(4e-2, dp=8, m=4)
+    ('u_bf16·(m + dp − 1)', True, False)
+    """
+    from placealg.cases.given import program_of
+    from placealg.cost.rounding import tolerance as of
+
+    return of(program_of(what, model), half, order, adds)
 
 
 def search(model: Model | str, devices: int, batch: int | Sequence[int], machine: Machine | str,

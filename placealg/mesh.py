@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from fractions import Fraction
 
 from placealg.errors import InputError, letters, nearest
+from placealg.number_formats import FORMATS
 
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,39}\Z")
 
@@ -129,6 +130,9 @@ SYMBOLS: Mapping[str, Symbol] = {s.name: s for s in (
          r"x_{\mathrm{states}}"),
         ("exposed_tensors", "share of the traffic of activations that nothing hides", r"x_{\mathrm{tensors}}"),
         ("latency", "seconds until a collective on activations begins to send", r"\alpha"))),
+    *(Symbol(f.symbol, f"unit roundoff of {f.name}: the largest relative error of one rounding to the nearest",
+             "positive rational", rf"u_{{\mathrm{{{f.name.replace('_', chr(92) + '_')}}}}}", f.roundoff)
+      for f in FORMATS.values()),
 )}
 """Every symbol that is not an axis size. An axis size carries the axis's own name."""
 

@@ -33,6 +33,29 @@ class NumberFormat:
         """
         return Fraction(1, 2**self.digits)
 
+    @property
+    def symbol(self) -> str:
+        """The symbol of its unit roundoff in formulas."""
+        return f"u_{self.name}"
+
+    @property
+    def exponents(self) -> tuple[int, int]:
+        """The exponents of 2 of its largest and of its smallest normal number.
+
+        >>> FORMATS["fp16"].exponents, FORMATS["fp8_e4m3"].exponents
+        ((15, -14), (8, -6))
+        """
+        return self.largest.numerator.bit_length() - 1, 1 - self.smallest.denominator.bit_length()
+
+    def holds(self, other: NumberFormat) -> bool:
+        """Whether it has as many digits as another format, and reaches as far.
+
+        >>> [FORMATS[a].holds(FORMATS[b]) for a, b in (("fp32", "fp16"), ("fp16", "bf16"), ("bf16", "fp16"))]
+        [True, False, False]
+        """
+        (most, least), (top, bottom) = self.exponents, other.exponents
+        return self.digits >= other.digits and most >= top and least <= bottom
+
     def rounded(self, value: Fraction) -> Fraction:
         """The nearest number of the format, to even where two are; of what overflows an OverflowError.
 

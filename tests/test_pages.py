@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_placealg
 
-SESSIONS = ("fits.md", "gradient.md", "fsdp2.md", "megatron.md", "tasks.md")
+SESSIONS = ("fits.md", "gradient.md", "fsdp2.md", "megatron.md", "rounding.md", "tasks.md")
 BLOCK = re.compile(r"^```(console|toml [\w.]+|json [\w.]+|sh [\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -68,7 +68,7 @@ def test_a_session_has_commands_and_no_line_wider_than_it_says(name: str) -> Non
     assert within and max(map(len, within)) <= 100
 
 
-@pytest.mark.parametrize(("page", "least"), [("python.md", 20), ("tasks.md", 4)])
+@pytest.mark.parametrize(("page", "least"), [("python.md", 20), ("rounding.md", 2), ("tasks.md", 4)])
 def test_the_python_of_a_page_runs(page: str, least: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     files = dict(re.findall(r"^```toml ([\w.]+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))

@@ -9,6 +9,7 @@ from placealg.errors import InputError
 from placealg.number_formats import FORMATS
 from placealg.prover.sums import precision
 from placealg.prover.verdict import OBLIGATIONS, PRECISION_LEFT_OUT, Report, overall
+from placealg.step.edit import Edited
 from placealg.step.program import Step
 
 ROUNDED = ("floating-point order, how far rounding goes, and the types inside an op: precision says in which types "
@@ -31,8 +32,11 @@ def left_out(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(ROUNDED if line == PRECISION_LEFT_OUT else line for line in lines)
 
 
-def with_precision(step: Step, report: Report, sums: str = "") -> Report:
+def with_precision(step: Step, report: Report, sums: str = "", base: Step | None = None,
+                   file: Edited | None = None) -> Report:
     """The report with the verdict on the types of the sums, and the first that is too narrow if nothing else is wrong.
+
+    `sums`, `base` and `file` as in `judge`: a repair is looked for where there is a `base`.
 
     >>> import placealg as pa
     >>> step = pa.derive(pa.zero1(), pa.abstract())
@@ -45,6 +49,10 @@ def with_precision(step: Step, report: Report, sums: str = "") -> Report:
     if found is None:
         return report
     verdict, narrow = found
+    if narrow is not None and base is not None and report.counterexample is None:
+        from placealg.check.repair import by_types
+
+        narrow = replace(narrow, repair=by_types(step, sums, file))
     verdicts = (*report.obligations, verdict)
     whole, cls = overall(verdicts)
     assert {v.id for v in verdicts} >= set(OBLIGATIONS)

@@ -66,7 +66,7 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
         counterexample=refuted.counterexample(step, base, file, token_mean)
         if refuted and verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
-    report = with_precision(step, report, sums)
+    report = with_precision(step, report, sums, base, file)
     if step.order:  # the simulator of streams is loaded where there are some
         from placealg.check.order import with_order
 

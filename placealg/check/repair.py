@@ -10,11 +10,13 @@ from placealg.check.candidates import Table, candidates
 from placealg.check.edit_folding import folded
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.number_formats import told
 from placealg.progress import say
 from placealg.prover.examine import examine
 from placealg.prover.verdict import PROVED, Repair
 from placealg.step.edit import Edited, apply_edits, edit, read_edits
 from placealg.step.program import Event, Rule, Step
+from placealg.step.sums import sums
 from placealg.strategy.write import toml_value
 
 if TYPE_CHECKING:
@@ -53,8 +55,23 @@ def by_token_mean(step: Step, mended: Mended | None) -> Repair | None:
     return Repair(f"loss = {toml_value(mended.loss)}", _cost(step, mended.step), "in place of what [loss] says")
 
 
+def by_types(step: Step, asked: str, file: Edited | None) -> Repair | None:
+    """The types that its sums are to have at least, said of every event that adds in a narrower one.
+
+    `asked` is the type that a user asks, "" where the strategy says it.
+    """
+    tables = [{"set": s.event, "bytes": told(s.least)} for s in sums(step, asked) if s.narrow]
+    repaired = applied(step, tables)
+    return None if repaired is None or _narrow(repaired, asked) else _told(step, tables, repaired, file)
+
+
 def _proved(step: Step) -> bool:
-    return all(v.verdict == PROVED for v in examine(step).verdicts)
+    return all(v.verdict == PROVED for v in examine(step).verdicts) and not _narrow(step)
+
+
+def _narrow(step: Step, asked: str = "") -> bool:
+    """Whether a sum is taken in fewer bits than is asked, which the verdicts on values do not say."""
+    return any(s.narrow for s in sums(step, asked))
 
 
 def applied(step: Step, tables: Sequence[Table]) -> Step | None:

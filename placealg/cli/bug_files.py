@@ -19,11 +19,6 @@ def names() -> tuple[str, ...]:
     return tuple(p.stem for p in sorted(folder().glob("*.toml")) if read_strategy_file(p).source)
 
 
-def outside() -> tuple[str, ...]:
-    """The names of the bugs that are out of scope: in exact numbers nothing is wrong."""
-    return tuple(p.stem for p in sorted((folder().parent / "outside").glob("*.toml")))
-
-
 def is_bug(name: str) -> bool:
     """Whether a bug has that name.
 
@@ -40,13 +35,12 @@ def path_of(name: str) -> Path:
             raise InputError("there is no such file", where=name)
         return Path(name)
     if not is_bug(name):
-        raise InputError(f"no bug is called '{name}'", name=name, valid=(*names(), *outside()))
+        raise InputError(f"no bug is called '{name}'", name=name, valid=names())
     return _path(name)
 
 
 def _path(name: str) -> Path:
-    file = f"{name.lower()}.toml"
-    return next((p for p in (folder() / file, folder().parent / "outside" / file) if p.is_file()), folder() / file)
+    return folder() / f"{name.lower()}.toml"
 
 
 def comment(path: Path) -> str:

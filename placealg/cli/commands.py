@@ -127,6 +127,7 @@ COMMANDS: dict[str, Command] = {
     "list": list_strategies, "show": show, "model": model, "explain": _lazy("explain_command", "explain"),
     **{name: _lazy("readers", name) for name in ("cost", "prove", "recheck", "compare", "fit", "simulate")},
     "museum": _lazy("museum", "museum"),
+    "tolerance": _lazy("tolerance", "tolerance"),
     "diff": _lazy("diff", "diff"),
     "reshard": _lazy("reshard", "reshard"),
     "import": _lazy("foreign", "import_command"),

@@ -10,13 +10,13 @@ from pathlib import Path
 from placealg.cases.case import read_case
 from placealg.check.masked_sizes import hidden
 from placealg.check.prove import prove
-from placealg.cli.bug_files import comment, names, outside, path_of
+from placealg.cli.bug_files import comment, names, path_of
 from placealg.cli.output import print_json, print_lines, print_text, width
 from placealg.cli.verdicts import FAILED, OPEN, disagreements, exit_code, of_several
 from placealg.cli.worker_pool import together
 from placealg.progress import each
 from placealg.prover.verdict import UNDECIDED
-from placealg.render.museum import Exhibit, left_out, markdown, story
+from placealg.render.museum import Exhibit, markdown, story
 from placealg.render.museum import museum as page
 from placealg.strategy.file import Expect
 
@@ -61,8 +61,6 @@ def museum(chosen: Namespace) -> int:
         print_text("\n".join(markdown(exhibits)) + "\n")
     else:
         print_lines(page(exhibits, width(), not chosen.no_timing))
-        if not chosen.names:
-            print_lines(left_out([exhibit(path_of(name)) for name in outside()], width()))
     return code_of(exhibits)
 
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from placealg.cli.meant import SIZE, check_models, meant, split_sizes, with_minus
 from placealg.cli.search_words import add_fit, add_search
+from placealg.cli.tolerance_words import tolerance_words
 from placealg.cli.torch_words import check_torch_words, conform_words, watch_words
 from placealg.errors import InputError
 
@@ -24,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("placements and the step program, with reasons", "STRATEGY"),
     "cost": ("memory and communication in closed form", "STRATEGY"),
     "prove": ("the obligations and their verdicts", "STRATEGY..."),
+    "tolerance": ("how far rounding alone can move a gradient", "STRATEGY"),
     "recheck": ("verify a certificate, replay it with two solvers", "DIR"),
     "compare": ("costs side by side, with ratios; or one proved", "STRATEGY..."),
     "diff": ("what differs: placements, program, costs, verdict", "A B"),
@@ -339,6 +341,11 @@ def _fit(parser: Parser) -> None:
 
 def _search(parser: Parser) -> None:
     add_search(parser, _transformer, _format)
+
+
+def _tolerance(parser: Parser) -> None:
+    _strategies(parser, False, "text", "json")
+    tolerance_words(parser)
 
 
 def _simulate(parser: Parser) -> None:

@@ -1,18 +1,12 @@
-"""Every sum that a program takes over ranks or microbatches, with the type in which it is taken, and what was asked.
-
-A reduction adds in the type of its wire. Gradients accumulate in the type in which they rest, or, where no microbatch's
-is reduced before, in that of what is not reduced yet.
-"""
+"""The obligation on the types of sums: the first that is taken in fewer digits, or a smaller range, than was asked."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 from placealg.number_formats import FORMATS, Element, told
-from placealg.placement import Kind
 from placealg.prover.verdict import (
     ASKED_FOR,
     BOUNDED,
@@ -25,99 +19,11 @@ from placealg.prover.verdict import (
     Decided,
     Verdict,
 )
-from placealg.step.program import STEP_PHASES, Event, Group, Step
-from placealg.strategy.vocabulary import ACC
-
-_ADDING = ("all_reduce", "reduce_scatter", "shift")
+from placealg.step.program import Step
+from placealg.step.sums import Sum, names_types, sums
 
 PRECISION = next(iter(ASKED_FOR))
 """The identifier of the obligation."""
-
-OF_GRADIENTS, OF_TENSORS, OF_SCALARS = "gradient", "activation", "scalar"
-"""What a sum is of: a gradient of parameters, a tensor of the op graph or its gradient, or a number of the step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """One event that adds: `terms` are the axes whose product is their number, `m` for microbatches.
-
-    `type` is the element size in which it adds, a named type or bytes; `least` the one that it is to have at least, ""
-    where nothing is asked of it; `says` who asks.
-    """
-
-    event: str
-    group: str
-    of: str
-    terms: tuple[str, ...]
-    type: str
-    least: str = ""
-    says: str = ""
-
-    @property
-    def narrow(self) -> bool | None:
-        """Whether it adds in fewer bits than is asked; None where that is open."""
-        if not self.least:
-            return False
-        if not (isinstance(self.type, Element) and isinstance(self.least, Element)):
-            return None
-        return FORMATS[self.type.name].digits < FORMATS[self.least.name].digits
-
-
-def sums(step: Step, asked: str = "") -> Iterator[Sum]:
-    """The sums of one training step, in program order; `asked` is the least type of those of gradients.
-
-    >>> from placealg.models.abstract import abstract
-    >>> from placealg.step.derive import derive
-    >>> from placealg.strategy.spec import overlay
-    >>> from placealg.strategy.expression import parse_strategy
-    >>> named = overlay(parse_strategy("zero2"), {"types": {"g": "fp32", "wire": "bf16"}})
-    >>> [(s.terms, told(s.type), s.narrow) for s in sums(derive(named, abstract()), "fp32") if s.of == "gradient"]
-    [(('dp',), 'bf16', True), (('m',), 'fp32', False)]
-    """
-    reduced = {e.group for e in step.events if e.verb == "reduce" and e.value == "grad"}
-    trained = {g.name: g for g in step.reference.trained}
-    for event in step.phase(*STEP_PHASES):
-        group = trained.get(event.group)
-        if group is not None and event.verb in ("reduce", "accumulate") and event.op != "max":
-            rest = "g" if event.verb == "accumulate" else "wire"
-            own = rest if event.verb == "reduce" or group.name in reduced else ACC
-            least, says = _least(step, group, rest, asked)
-            yield Sum(event.path, group.name, OF_GRADIENTS, event.axes or ("m",),
-                      type_of(step, group, event, own), least, says)
-        elif event.on_tensor and event.verb in _ADDING and event.source == Kind.P.value:
-            yield Sum(event.path, "", OF_TENSORS, event.axes, type_of(step, None, event, "act"))
-        elif event.verb == "all_reduce" and event.value in ("norm", "count") and event.op != "max":
-            yield Sum(event.path, "", OF_SCALARS, event.axes, SCALAR if event.bytes == "4" else event.bytes)
-
-
-SCALAR = Element("fp32")
-"""The type of norms and counts, whose 4 bytes derivation says."""
-
-
-def type_of(step: Step, group: Group | None, event: Event, usual: str) -> str:
-    """The element size that an event names, else that of the symbol `usual`, as the group or the strategy says it."""
-    types = {**step.reference.types, **(group.types if group else {})}
-    if isinstance(event.bytes, Element):
-        return event.bytes
-    symbol = event.bytes or usual
-    return types.get(symbol, types["g"] if symbol == ACC else symbol)
-
-
-def _least(step: Step, group: Group, rest: str, asked: str) -> tuple[str, str]:
-    if asked:
-        return Element(asked), f"--sums {asked}"
-    if step.reference.sums:
-        return Element(step.reference.sums), f"[schedule] sums = \"{step.reference.sums}\""
-    size = {**step.reference.types, **group.types}[rest]
-    return size, f"[types] {rest} = {told(size)}"
-
-
-def names_types(step: Step) -> bool:
-    """Whether a type is named anywhere, so that the obligation is asked."""
-    said = (step.reference.types, *(g.types for g in step.reference.groups))
-    return bool(step.reference.sums) or any(isinstance(t, Element) for types in said for t in types.values()) or any(
-        isinstance(e.bytes, Element) for e in step.events)
-
 
 def precision(step: Step, asked: str = "") -> tuple[Verdict, Counterexample | None] | None:
     """The verdict on the types of all sums of gradients, and the first that is too narrow; None where none is named.
@@ -165,13 +71,17 @@ def _too_narrow(found: Sum) -> str:
 def shows(found: Sum) -> str:
     """A sum of two numbers that both types have, on which they differ.
 
-    >>> shows(Sum("reduce", "", OF_GRADIENTS, ("dp",), Element("bf16"), Element("fp32")))
+    >>> shows(Sum("reduce", "", "gradient", ("dp",), Element("bf16"), Element("fp32")))
     '1 + 0.00390625 is 1 in bf16, and 1.00390625 in fp32'
+    >>> shows(Sum("reduce", "", "gradient", ("dp",), Element("fp16"), Element("bf16")))
+    '65504 + 65504 is beyond fp16, and 131072 in bf16'
     """
-    small = FORMATS[found.type.name].roundoff  # type: ignore[attr-defined]  # both are named: it is too narrow
-    told_sums = [(told(t), FORMATS[told(t)].rounded(1 + small)) for t in (found.type, found.least)]
-    (one, low), (two, high) = told_sums
-    return f"1 + {float(small)} is {_number(low)} in {one}, and {_number(high)} in {two}"
+    own, asked = FORMATS[told(found.type)], FORMATS[told(found.least)]
+    if own.digits < asked.digits:
+        low, high = (f"{_number(f.rounded(1 + own.roundoff))} in {f.name}" for f in (own, asked))
+        return f"1 + {float(own.roundoff)} is {low}, and {high}"
+    most = _number(own.largest)
+    return f"{most} + {most} is beyond {own.name}, and {_number(asked.rounded(2 * own.largest))} in {asked.name}"
 
 
 def _number(value: Fraction) -> str:

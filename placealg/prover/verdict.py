@@ -51,7 +51,7 @@ OBLIGATIONS: Mapping[str, str] = {
 """Obligation identifier -> its statement; reports list obligations in this order."""
 
 ASKED_FOR: Mapping[str, str] = {
-    "precision": "no sum of a gradient is taken in fewer bits than was said",
+    "precision": "no sum of a gradient is taken in fewer bits, or in a smaller range, than was said",
     "race": "of two accesses to one slot, one of which writes, that printed first has ended before the other begins",
     "alias": "no read finds what was written for another value in the same slot",
 }

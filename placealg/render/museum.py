@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placealg.prover.verdict import PROVED, Report
+from placealg.number_formats import told
+from placealg.prover.verdict import ASKED_FOR, PROVED, Report
 from placealg.render.proof import coloured, counterexample
 from placealg.render.show import claim, placements, settings
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
@@ -79,13 +80,6 @@ def museum(exhibits: Sequence[Exhibit], width: int, timing: bool = True) -> list
     return [*table(rows, "lllllr", width, wrap={1: 24}), (), *prose(summary, width)]
 
 
-def left_out(exhibits: Sequence[Exhibit], width: int) -> list[Line]:
-    """The reports that are out of scope: what was wrong is proved right, since numbers are exact here."""
-    return [text for e in exhibits for text in prose(
-        f"out of scope: {e.name}, {e.strategy.name}: {e.report.verdict} in exact numbers; not covered is "
-        f"{e.report.not_covered[0]}", width, hang=2)]
-
-
 def markdown(exhibits: Sequence[Exhibit]) -> Iterator[str]:
     """The museum as the lines of a Markdown table."""
     yield f"| {' | '.join(SHOWN)} |"
@@ -115,19 +109,22 @@ def story(exhibit: Exhibit, width: int) -> list[Line]:
     for masked, outcome in exhibit.hidden:
         says = "equal the single device's: it does not show" if outcome.equal else f"differ: {outcome.difference}"
         lines += prose(f"at {masked} all {outcome.observed} numbers of a run {says}", width, hang=2)
-    if exhibit.report.verdict == PROVED:
-        lines += prose(f"out of scope: in exact numbers nothing is wrong; not covered is "
-                       f"{exhibit.report.not_covered[0]}", width)
-    elif not exhibit.hidden:
+    if exhibit.report.refuted() and set(exhibit.report.refuted()) <= set(ASKED_FOR):
+        lines += prose("in exact numbers nothing differs, at any size: only the types of its sums show it", width)
+    elif not exhibit.hidden and exhibit.report.verdict != PROVED:
         lines += prose("no size hides it", width)
     for wrong in exhibit.wrong:
         lines += prose(f"✗ {wrong}", width, "bold red")
     return lines
 
 
+SAYS = ("optimizer", "loss", "dropout", "types", "schedule")
+"""The settings of a strategy that a story shows where no event differs."""
+
+
 def said(event: Event) -> str:
     """What an event claims, and the type of what it moves."""
-    return " ".join(filter(None, (claim(event), f"in {event.bytes}" if event.bytes else ""))) or "plain"
+    return " ".join(filter(None, (claim(event), f"in {told(event.bytes)}" if event.bytes else ""))) or "plain"
 
 
 def changed(exhibit: Exhibit, width: int) -> list[Line]:
@@ -151,6 +148,6 @@ def changed(exhibit: Exhibit, width: int) -> list[Line]:
     moved = [p for p, q in zip(here, there, strict=True) if p != q]
     if moved:
         return prose(f"out of order from {moved[0]} on", width)
-    rows = [[dim(name), text] for name, text in settings(exhibit.strategy) if name in ("optimizer", "loss", "dropout")]
+    rows = [[dim(name), text] for name, text in settings(exhibit.strategy) if name in SAYS]
     return [*prose("no event differs from the derived program: the strategy itself says it", width),
             *table(rows, "ll", width, wrap={1: 30})]

@@ -44,7 +44,7 @@ def proof(report: Report, width: int, timing: bool = True, says: Mapping[str, st
     head = line(bold(f"{report.strategy} on {report.model}"), ": ", coloured(report.verdict))
     meaning = SAYS.get((report.verdict, report.cls or ""), "")
     if report.refuted() == ("precision",):
-        meaning = "a sum is taken in fewer bits than was said; nothing else was found to differ"
+        meaning = "a sum is taken in fewer bits, or a smaller range, than was said; nothing else was found to differ"
     if report.refuted() and {*report.refuted()} <= {"race", "alias"}:
         meaning = "as it is printed nothing was found to differ, but what its streams do to memory does"
     lines = [line(*head, dim(f", {report.cls}" if report.cls else ""))]

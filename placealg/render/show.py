@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from placealg.arith import ONE
 from placealg.errors import InputError
+from placealg.number_formats import Element, told
 from placealg.placement import SENT, STATES
 from placealg.render.text_layout import Line, Span, bold, dim, indent, line, prose, table
 from placealg.render.values import readable, short
 from placealg.step.program import STEP_PHASES, Event, EventLoop, Node, Step
 from placealg.strategy.spec import Strategy
+from placealg.strategy.vocabulary import AS_TYPED
 
 SENTENCES_FROM = 110
 """The width from which the reasons stand beside the events as sentences; below, as names of rules."""
@@ -43,6 +46,11 @@ _HOW = {"all_reduce": "summed whole", "reduce_scatter": "summed for their owners
 def _over(axes: Iterable[str], only: str = " only") -> str:
     """Over which axes tokens are counted."""
     return f"over {' and '.join(axes)}{only}" if axes else "by each rank in each microbatch"
+
+
+def _size(size: object) -> str:
+    """An element size in words: the name of its type, or its bytes."""
+    return size.name if isinstance(size, Element) else f"{size} bytes"
 
 
 def settings(strategy: Strategy) -> list[tuple[str, str]]:
@@ -82,10 +90,15 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
                        f"{strategy.option('activations', 'tier')}{layers}")
     if resting:
         rows.append(("offloaded", ", ".join(resting)))
-    for key, told in (("reduction", "gradients"), ("wire", "wire")):
+    for key, name in (("reduction", "gradients"), ("wire", "wire")):
         said = strategy.option("schedule", key)
         if said:
-            rows.append((told, ", ".join(f"{_HOW.get(how, f'{how} bytes')} along {a}" for a, how in said.items())))
+            rows.append((name, ", ".join(f"{_HOW.get(how) or _size(how)} along {a}" for a, how in said.items())))
+    types: Mapping[str, Any] = strategy.tables.get("types", {})
+    if any(isinstance(size, Element) for size in types.values()):
+        rows.append(("types", ", ".join(f"{symbol} {told(size)}" for symbol, size in types.items())))
+    if (least := strategy.option("schedule", "sums")) != AS_TYPED:
+        rows.append(("sums", f"gradients in {least} at least"))
     lifetimes = dict(strategy.option("schedule", "lifetime"))
     if lifetimes:
         rows.append(("lifetime", ", ".join(f"{life} along {axis}" for axis, life in lifetimes.items())))

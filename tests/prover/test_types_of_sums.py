@@ -14,9 +14,10 @@ from placealg.cost.communication import communication
 from placealg.cost.memory import memory
 from placealg.errors import InputError
 from placealg.number_formats import FORMATS, Element, told
-from placealg.prover.sums import OF_GRADIENTS, OF_TENSORS, precision, sums
+from placealg.prover.sums import precision
 from placealg.prover.verdict import PRECISION_LEFT_OUT, PROVED, REFUTED, UNDECIDED
 from placealg.step.program import Step
+from placealg.step.sums import OF_GRADIENTS, OF_TENSORS, sums
 from placealg.strategy.file import parse_strategy_file
 from placealg.strategy.spec import overlay
 from placealg.strategy.write import write_strategy
@@ -132,3 +133,25 @@ def test_the_checker_of_values_does_not_contradict_a_refuted_type() -> None:
     told = with_precision(step, pa.prove(step), "fp32")
     assert told.refuted() == ("precision",) and not kernel(step).contradicts(told)
     assert told.not_covered[0] == ROUNDED and pa.prove("zero2").not_covered[0] == PRECISION_LEFT_OUT
+
+
+def test_a_range_is_judged_as_digits_are() -> None:
+    """fp16 has more digits than bf16 and reaches less far: neither stands for the other, and fp32 for both."""
+    text = "base = \"zero2\"\n[types]\ng = \"{}\"\nwire = \"{}\"\n"
+    for own, asked, verdict in (("fp16", "bf16", REFUTED), ("bf16", "fp16", REFUTED), ("fp32", "fp16", PROVED),
+                                ("fp32", "tf32", PROVED), ("tf32", "bf16", PROVED), ("fp16", "fp16", PROVED)):
+        report = pa.prove(step_of(text.format("fp32", own)), sums=asked)
+        assert report.verdict == verdict, (own, asked)
+        if verdict == REFUTED:
+            assert report.counterexample is not None and f"is taken in {own}" in report.counterexample.explanation
+    report = pa.prove(step_of(text.format("fp32", "fp16")), sums="bf16")
+    assert report.counterexample is not None
+    assert "65504 + 65504 is beyond fp16, and 131072 in bf16" in report.counterexample.explanation
+
+
+def test_a_format_of_a_smaller_range_reaches_less_far_up() -> None:
+    """So that the sum of its largest number with itself shows it."""
+    for own in FORMATS.values():
+        for asked in FORMATS.values():
+            if own.digits >= asked.digits and not own.holds(asked):
+                assert asked.rounded(2 * own.largest) > own.largest

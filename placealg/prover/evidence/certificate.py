@@ -29,10 +29,11 @@ from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, sites_of
 from placealg.prover.races import ORDER
 from placealg.prover.schedule import acyclic
-from placealg.prover.sums import PRECISION, sums
+from placealg.prover.sums import PRECISION
 from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS, PROVED, REFUTED, Report, Verdict
 from placealg.step.instances import Ordered, ordered
 from placealg.step.program import Step
+from placealg.step.sums import sums
 
 LEMMA = "lemma"
 WHOLE_STEP = "the whole step"
@@ -59,7 +60,8 @@ _OF_STREAMS = (
     "outermost first",
 )
 
-_OF_TYPES = ("digits of a type: those of its significand, the leading 1 among them",)
+_OF_TYPES = ("digits of a type: those of its significand, the leading 1 among them",
+             "most, least of a type: the exponents of 2 of its largest and of its smallest normal number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +201,8 @@ class _Files:
         counted = f"{len(listed)}: {len(listed)} behind the {len(failures)} formulas below, " \
                   "0 by how the program is built"
         lines = self.head(f"{PRECISION}: {ASKED_FOR[PRECISION]}", "",
-                          "a sum has fewer digits than is asked of it" if expected == SAT else
-                          "no sum has fewer digits than is asked of it" if failures else
+                          "a sum has fewer digits, or a smaller range, than is asked of it" if expected == SAT else
+                          "no sum has fewer digits, or a smaller range, than is asked of it" if failures else
                           "no formula: there is nothing to ask a solver", expected, _ended(verdict),
                           ("instances", counted), legend=_OF_TYPES)
         yield Query(self.name(PRECISION), PRECISION, "", str(verdict.verdict), expected,

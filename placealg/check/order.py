@@ -17,11 +17,13 @@ from placealg.prover.verdict import (
     UNDECIDED,
     Counterexample,
     Decided,
+    Repair,
     Report,
     Verdict,
     overall,
 )
 from placealg.simulator.streams import Name, Race, Unrolled, Wrong
+from placealg.step.edit import Edited
 from placealg.step.event import MICROBATCH
 from placealg.step.instances import Ordered, ordered
 from placealg.step.order import HOST
@@ -45,8 +47,10 @@ class Shown:
     wrong: Wrong | None
 
 
-def with_order(step: Step, report: Report) -> Report:
+def with_order(step: Step, report: Report, base: Step | None = None, file: Edited | None = None) -> Report:
     """The report with the verdicts on order, and the first race if nothing else is wrong; as it was without streams.
+
+    `base` and `file` as in `judge`: where there is a `base`, a wait is looked for that mends a race.
 
     >>> import placealg as pa
     >>> from placealg.strategy.spec import overlay
@@ -59,13 +63,23 @@ def with_order(step: Step, report: Report) -> Report:
     program = ordered(step)
     verdicts, example = list(report.obligations), report.counterexample
     for identifier in ORDER:
-        verdict, found = _judged(program, identifier, ask(program, identifier))
+        answers = ask(program, identifier)
+        verdict, found = _judged(program, identifier, answers)
         verdicts.append(verdict)
-        example = example or found
+        if found is not None and example is None:
+            example = replace(found, repair=_repair(step, answers, file)) if base is not None else found
     whole, cls = overall(verdicts)
     left = tuple(LEFT if line == RACES_LEFT_OUT else line for line in report.not_covered)
     return replace(report, verdict=whole, cls=cls, obligations=tuple(verdicts), not_covered=left,
                    counterexample=example)
+
+
+def _repair(step: Step, answers: Asked, file: Edited | None) -> Repair | None:
+    from placealg.check.repair import by_wait
+
+    pairs = dict.fromkeys((f.conflict.first.name, f.conflict.second.name) for f in answers.found
+                          if f.conflict.obligation == RACE)
+    return next((found for one, other in list(pairs)[:3] if (found := by_wait(step, one, other, file))), None)
 
 
 def _judged(program: Ordered, identifier: str, answers: Asked) -> tuple[Verdict, Counterexample | None]:

@@ -70,5 +70,5 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
     if step.order:  # the simulator of streams is loaded where there are some
         from placealg.check.order import with_order
 
-        report = with_order(step, report)
+        report = with_order(step, report, base, file)
     return report, findings.candidates

@@ -13,10 +13,13 @@ from placealg.frozen import FrozenMap
 from placealg.number_formats import told
 from placealg.progress import say
 from placealg.prover.examine import examine
+from placealg.prover.races import ORDER, ask
 from placealg.prover.verdict import PROVED, Repair
 from placealg.step.edit import Edited, apply_edits, edit, read_edits
+from placealg.step.instances import ordered
 from placealg.step.program import Event, Rule, Step
 from placealg.step.sums import sums
+from placealg.strategy.buffers import SIZE as SLOTS
 from placealg.strategy.write import toml_value
 
 if TYPE_CHECKING:
@@ -65,8 +68,31 @@ def by_types(step: Step, asked: str, file: Edited | None) -> Repair | None:
     return None if repaired is None or _narrow(repaired, asked) else _told(step, tables, repaired, file)
 
 
+def by_wait(step: Step, first: str, second: str, file: Edited | None) -> Repair | None:
+    """One wait after which nothing races: that of the event that is printed later for the other."""
+    event = next(e for e in step.listing if e.path == second)
+    for more in ({}, {"turn": -1}, {"turn": f"-{SLOTS}"}, {"step": -1}):
+        waits = [*(w.said() for w in event.waits), {"on": first, **more} if more else first]
+        tables: list[Table] = [{"set": second, "wait": waits}]
+        repaired = applied(step, tables)
+        if repaired is not None and _races(repaired) is False:
+            return _told(step, tables, repaired, file)
+    return None
+
+
+def _races(step: Step) -> bool | None:
+    """Whether anything races, or values share a slot; None where the program says what it cannot, or it is open."""
+    try:
+        program = ordered(step)
+    except InputError:
+        return None
+    asked = [ask(program, identifier) for identifier in ORDER]
+    return None if any(a.open for a in asked) else any(a.found for a in asked)
+
+
 def _proved(step: Step) -> bool:
-    return all(v.verdict == PROVED for v in examine(step).verdicts) and not _narrow(step)
+    values = all(v.verdict == PROVED for v in examine(step).verdicts) and not _narrow(step)
+    return values and (not step.order or _races(step) is False)
 
 
 def _narrow(step: Step, asked: str = "") -> bool:
@@ -96,7 +122,7 @@ def written(table: Table) -> str:
 
 def _does(step: Step) -> tuple[Event, ...]:
     """The events, without what only people read."""
-    return tuple(replace(e, line=0, rule=Rule("", "")) for e in step.events)
+    return tuple(replace(e, line=0, rule=Rule("", "")) for e in step.listing)
 
 
 def _told(step: Step, tables: Sequence[Table], repaired: Step, file: Edited | None) -> Repair:

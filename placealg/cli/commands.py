@@ -66,7 +66,7 @@ def show(chosen: Namespace) -> int:
         return 0
     if chosen.format == "json":
         print_json({"version": 1, "strategy": case.strategy.name, "model": case.model.name, "events": [{
-            "path": e.path, "rule": e.rule.name, "why": e.rule.why} for e in case.step.events]})
+            "path": e.path, "rule": e.rule.name, "why": e.rule.why} for e in case.step.listing]})
     else:
         print_lines(page(case.strategy, case.step, width(), chosen.why))
     return 0

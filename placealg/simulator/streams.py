@@ -102,8 +102,8 @@ class Unrolled:
         return self.buffers.get(cell.name)
 
     def _place(self) -> None:
-        """The slot of each access, and what the allocator lets wait for what."""
-        free: dict[tuple[str, str], list[tuple[Slot, list[int]]]] = defaultdict(list)
+        """The slot of each access; a block that another stream uses is given out again only if nobody recorded that."""
+        free: dict[tuple[str, str], list[Slot]] = defaultdict(list)
         held: dict[tuple[str, str], dict[tuple[int, ...], Slot]] = defaultdict(dict)
         users: dict[Slot, list[int]] = defaultdict(list)
         counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -119,8 +119,7 @@ class Unrolled:
                         mine = (lives[cell.place][node.name].number, *instance.turns)
                         if mine not in held[cell.place]:
                             if writing and free[cell.place]:
-                                slot, recorded = free[cell.place].pop()
-                                instance.after.update(recorded)
+                                slot = free[cell.place].pop()
                             else:
                                 counts[cell.place] += 1
                                 slot = (*cell.place, counts[cell.place])
@@ -141,8 +140,9 @@ class Unrolled:
                 if life is None or (life.number, *instance.turns) not in held[place]:
                     continue
                 slot = held[place].pop((life.number, *instance.turns))
-                buffer = self.buffers[place[1]]
-                free[place].append((slot, [n for n in users[slot] if self.issued[n].node.stream in buffer.recorded]))
+                recorded = self.buffers[place[1]].recorded
+                if not any(self.issued[n].node.stream in recorded for n in users[slot]):  # else it may be in use yet
+                    free[place].append(slot)
 
     def _order(self) -> None:
         """What each instance waits for."""

@@ -66,7 +66,7 @@ def difference(one: Step, two: Step) -> tuple[EventChange, ...]:
 
 def by_path(step: Step) -> Mapping[str, Event]:
     """Path -> event, in program order."""
-    return {event.path: event for event in step.events}
+    return {event.path: event for event in step.listing}
 
 
 def out_of_place(here: Sequence[str], there: Sequence[str]) -> list[str]:

@@ -135,7 +135,8 @@ def _read_insert(table: Any, reference: Reference, positions: Positions, index: 
             raise InputError(f"insert is {shown(table)}: expected a table of fields, such as {{ verb = ... }}")
         if "path" in table:
             event = read_path(table["path"], reference, subjects(reference))
-            named = {name: getattr(event, name) for name in ("phase", "verb", "value", "group", "unit", "axes")}
+            named = {name: getattr(event, name) for name in ("phase", "verb", "value", "group", "unit", "axes")
+                     if name not in ("group", "unit") or event.verb != JOIN}
             keys: tuple[str, ...] = ("path", *(k for k in FIELDS if k not in ("verb", "value", "group", "axes")))
             fields = read_fields(table, keys, reference, positions, *path)
             said = with_fields(event, fields).path

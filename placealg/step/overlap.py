@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placealg.frozen import FrozenMap
-from placealg.step.event import LOOPED, Event, Phase, Reference, Rule
-from placealg.step.order import COMPUTE, COPY, HOST, JOIN, Wait
+from placealg.step.event import LOOPED, STEP_PHASES, Event, Phase, Reference, Rule
+from placealg.step.order import COMPUTE, COPY, HOST, JOIN, ORDERING, Wait
 from placealg.step.program import Step
 from placealg.strategy.buffers import Buffer
 from placealg.strategy.spec import Strategy
@@ -63,7 +63,7 @@ class Overlap:
         found: list[Event] = []
         for event in self.events:
             sums = event.phase in phases and event.value in ("grad", "grad_sum") and bool(event.group)
-            more = bool(found) and event.verb in ("scale", "slice", "accumulate", "reduce")
+            more = bool(found) and event.verb in ("scale", "slice", "offload", "accumulate", "reduce")
             if found and not (sums and more and event.group == found[0].group):
                 yield tuple(found)
                 found = []
@@ -76,9 +76,9 @@ class Overlap:
 class Listing:
     """A program in the making: the derived events, changed or not, with others beside them."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        self.events = list(events)
-        self.copies: dict[str, int] = {}
+    def __init__(self, said: Overlap) -> None:
+        self.events = list(said.events)
+        self.unit = said.unit
 
     def named(self, event: Event) -> Event:
         """The event, numbered where its path is taken."""
@@ -118,11 +118,27 @@ def _ends(events: Sequence[Event], *phases: str) -> tuple[Event, Event] | None:
     return (found[0], found[-1]) if found else None
 
 
+def _on_host(listing: Listing) -> None:
+    """What the optimizer does on the host the host does as it issues it, once the streams have ended what they have."""
+    before = COMPUTE
+    for event in tuple(listing.events):
+        away = event.tiers == AWAY and event.phase in STEP_PHASES and event.verb not in ORDERING
+        if away and before != HOST:
+            listing.beside(event.path, _join(event.phase, HOST, before, listing.unit(event), "the host waits for the "
+                                             "stream that made what it reads"), before=True)
+        if away:
+            listing.change(event.path, stream=HOST, waits=(), out_of="", into="")
+        before = HOST if away else COMPUTE if event.verb == JOIN else event.stream or COMPUTE
+
+
+AWAY = ("host", "host")
+"""The tiers of an event that the host runs."""
+
 Made = tuple[Listing, dict[str, Buffer]]
 
 
 def _fsdp2(said: Overlap) -> Made:
-    listing, buffers = Listing(said.events), dict[str, Buffer]()
+    listing, buffers = Listing(said), dict[str, Buffer]()
     gathered = list(said.gathers()) if said.gather else []
     for run in gathered:
         last = run[-1]
@@ -161,9 +177,11 @@ def _fsdp2(said: Overlap) -> Made:
                     waits += (Wait(run[-1].path, -1),)
             elif event.verb == "reduce":
                 stream, waits = "all_reduce", (Wait(run[number - 1].path),)
-            adds = event.verb == "accumulate"
+            if event.tiers == AWAY:
+                continue
+            keeps = event.verb not in ("accumulate", "offload")
             listing.change(event.path, stream=stream, waits=waits, out_of=INPUT if number == 0 else REDUCED,
-                           into="" if adds else REDUCED)
+                           into=REDUCED if keeps else "")
             ended[stream] = None
         buffers[INPUT] = Buffer()
         buffers[REDUCED] = Buffer() if len(reduces) > 1 else Buffer("alloc", home="reduce")
@@ -194,7 +212,7 @@ def _reduced_behind(said: Overlap, listing: Listing, stream: str) -> None:
 
 
 def _deepspeed(said: Overlap) -> Made:
-    listing, buffers = Listing(said.events), dict[str, Buffer]()
+    listing, buffers = Listing(said), dict[str, Buffer]()
     gathered = list(said.gathers()) if said.gather else []
     for run in gathered:
         last, early = run[-1], said.prefetch if said.repeated(run[-1]) else 0
@@ -223,7 +241,7 @@ def _deepspeed(said: Overlap) -> Made:
 
 
 def _megatron(said: Overlap) -> Made:
-    listing = Listing(said.events)
+    listing = Listing(said)
     stream = "nccl"
     for run in said.gathers() if said.gather else ():
         last = run[-1]
@@ -284,5 +302,6 @@ def overlapped(step: Step, strategy: Strategy) -> Step:
     option = {key: strategy.option("overlap", key) for key in ("gather", "reduce", "prefetch", "buffers")}
     listing, buffers = _WAITS[engine](Overlap(reference, step.events, option["gather"], option["reduce"],
                                               option["prefetch"], option["buffers"]))
+    _on_host(listing)
     made = replace(step, reference=replace(reference, buffers=FrozenMap({**buffers, **said})))
     return made.listed(listing.events)

@@ -3,10 +3,10 @@
     python tests/mutation/planted_faults.py [FAULT...]     finds the case that catches each, writes planted_faults.txt
 
 A fault is a name: `obligation:gradient` (what that obligation finds is lost), `prover:reduce` and `simulator:reduce`
-(the engine does not see events of that verb), `types:reduce` (the list of sums lacks those of that verb), `types:judged`
-(what the obligation precision finds is lost), `rule:publish_parameters` (the derivation leaves out what that rule
-makes). As a pytest plugin (`-p planted_faults`) this module plants the fault that PLACEALG_FAULT names before anything
-is imported.
+(the engine does not see events of that verb), `types:reduce` (the list of sums lacks those of that verb),
+`types:judged` (what the obligation precision finds is lost), `rule:publish_parameters` (the derivation leaves out what
+that rule makes). As a pytest plugin (`-p planted_faults`) this module plants the fault that PLACEALG_FAULT names before
+anything is imported.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ torch-setup: $(TORCH)/.stamp  # the environment alone
 
 # Two shares of about the same work, one for each of two cores.
 torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the verdicts and the committed tables
-	@log=$$(mktemp); { $(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/measure/test_schedules_torch.py; \
+	@log=$$(mktemp); { $(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/measure/test_torch.py tests/measure/test_loss_memory.py tests/measure/test_reshard_torch.py tests/measure/test_schedules_torch.py tests/measure/test_rounding_torch.py; \
 	code=$$?; $(TORCH)/bin/python tests/measure/torch_tables.py && exit $$code; } > $$log 2>&1 & tables=$$!; \
 	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/watch/test_watch_torch.py tests/watch/test_lift_torch.py tests/watch/test_lift_rules.py; \
 	code=$$?; wait $$tables || code=1; cat $$log; rm $$log; exit $$code

@@ -341,12 +341,13 @@ def times(what: Given, model: Model | str | None = None,
     return costs(what, model, stage).timed
 
 
-def tolerance(what: Given, model: Model | str | None = None, half: str = "", order: str = "ring",
+def tolerance(what: Given, model: Model | str | None = None, half: str = "", order: str = "",
               adds: str = "") -> Tolerances:
     """How far rounding alone can move the gradients of a step: bounds and expected errors in closed form.
 
     Types are those that the strategy names; where it says bytes, `half` says what 2 are, "bf16" or "fp16". `order` is
-    how collectives add, "ring" or "tree", and `adds` the type in which a rank or a network adds what it receives.
+    how collectives add, "ring" or "tree", and `adds` the type in which a rank or a network adds what it receives; "" is
+    what the strategy says.
 
     >>> found = tolerance("zero3", "gpt", half="bf16")
     >>> found.rows[0].worst.text(), found.explains(4e-3, dp=8, m=4), found.explains(4e-2, dp=8, m=4)

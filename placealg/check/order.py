@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from placealg.prover.races import ALIAS, ORDER, RACE, Asked, Found, ask, told
@@ -69,9 +69,17 @@ def with_order(step: Step, report: Report, base: Step | None = None, file: Edite
         if found is not None and example is None:
             example = replace(found, repair=_repair(step, answers, file)) if base is not None else found
     whole, cls = overall(verdicts)
-    left = tuple(LEFT if line == RACES_LEFT_OUT else line for line in report.not_covered)
-    return replace(report, verdict=whole, cls=cls, obligations=tuple(verdicts), not_covered=left,
-                   counterexample=example)
+    return replace(report, verdict=whole, cls=cls, obligations=tuple(verdicts),
+                   not_covered=left_by_order(report.not_covered), counterexample=example)
+
+
+def left_by_order(lines: Iterable[str]) -> tuple[str, ...]:
+    """What a verdict does not cover, where `race` is asked.
+
+    >>> left_by_order([RACES_LEFT_OUT]) == (LEFT,)
+    True
+    """
+    return tuple(LEFT if line == RACES_LEFT_OUT else line for line in lines)
 
 
 def _repair(step: Step, answers: Asked, file: Edited | None) -> Repair | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from placealg.cases.case import CommandCase, StyleOptions, read_case
+from placealg.check.order import left_by_order
 from placealg.check.precision import left_out
 from placealg.check.prove import ENGINES, judge
 from placealg.check.recheck import MANIFEST, PROGRAM, check_target, cross_check, files_of, write_certificate
@@ -21,6 +22,7 @@ from placealg.prover.evidence.cutoff import certificate_by_cutoff
 from placealg.prover.evidence.replay import Rechecked, require_cvc5
 from placealg.prover.evidence.solver import versions
 from placealg.prover.examine import Candidate, hypotheses
+from placealg.prover.races import ORDER
 from placealg.prover.sums import PRECISION, precision
 from placealg.prover.verdict import Report, not_covered
 from placealg.render.recheck import not_agreed, totals
@@ -74,9 +76,11 @@ def claims_of(folder: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
     case = read_case(str(Path(folder) / PROGRAM), None, [], **said)
     reference, asked = case.step.reference, precision(case.step, sums) is not None
     lines = not_covered(reference, case.step.events)
+    lines = left_out(lines) if asked else lines
+    more = [*([PRECISION] if asked else []), *(ORDER if case.step.order else [])]
     return {"strategy": reference.strategy, "model": reference.model,
             "hypotheses": [h.text for h in hypotheses(case.step)],
-            "not_covered": list(left_out(lines) if asked else lines), "asked_for": [PRECISION] if asked else None}
+            "not_covered": list(left_by_order(lines) if case.step.order else lines), "asked_for": more or None}
 
 
 def proved_again(folder: str, manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -33,7 +33,7 @@ from placealg.cost.memory import memory
 from placealg.errors import InputError, shown
 from placealg.mesh import SYMBOLS
 from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES, Redistribution
-from placealg.prover.verdict import OBLIGATIONS
+from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS
 from placealg.render.cost import QUANTITIES
 from placealg.render.values import readable
 from placealg.step.event import GLOBAL_SAYS, GROUP_SAYS
@@ -90,6 +90,12 @@ def cheap(asked: Asked) -> Iterator[Explained]:
             (bug_refuted_by(identifier) or UNREFUTED[identifier]) if asked(identifier) else "",
             "placealg/prover/correct.py; the theorem: placealg explain \"gradient and state\", "
             "\"forward and backward\"")
+    for identifier, statement in ASKED_FOR.items():
+        yield Explained(identifier, "obligation", (
+            f"The obligation {identifier} holds iff {statement}.",
+            "It is asked where [types] names a type, or by [schedule] sums or --sums TYPE: bytes alone name none.",
+            "placealg tolerance lists every sum with its type, and says how far their rounding can move a gradient."),
+            statement, bug_refuted_by(identifier) if asked(identifier) else "", "placealg/prover/sums.py")
     yield from _strategies(asked)
     yield from _rules(asked)
     yield from _kinds(asked)

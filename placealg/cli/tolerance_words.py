@@ -9,8 +9,8 @@ def tolerance_words(parser: ArgumentParser) -> None:
     """What bytes are, how collectives add, and whether sums are run beside the formulas."""
     parser.add_argument("--half", metavar="bf16|fp16", default="", help="what 2 bytes are, where a strategy names no "
                         "types; 4 are fp32 then")
-    parser.add_argument("--order", metavar="ring|tree", default="ring", help="how a collective adds: one value after "
-                        "the other, as by default, or in pairs")
+    parser.add_argument("--order", metavar="ring|tree", default="", help="how a collective adds: one value after "
+                        "the other, or in pairs; by default as the strategy says")
     parser.add_argument("--adds", metavar="TYPE", default="", help="the type in which what a rank receives is added, "
                         "wider than the wire: by a network, or behind an all_to_all")
     parser.add_argument("--difference", metavar="NUMBER", type=float, help="a relative difference of two gradients, "

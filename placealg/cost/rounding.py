@@ -22,6 +22,7 @@ from placealg.number_formats import FORMATS, Element, NumberFormat
 from placealg.polynomial import Polynomial
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Group, Step
 from placealg.step.sums import OF_GRADIENTS, Sum, sums
+from placealg.strategy.vocabulary import ALGORITHMS, TREE
 
 SPREAD = 1 / (8 * log(2))
 """The expected square of a relative error of rounding, over u^2: of a uniform error and a log-uniform significand."""
@@ -29,9 +30,6 @@ SPREAD = 1 / (8 * log(2))
 ONE = Polynomial.number(1)
 HALVES = ("bf16", "fp16")
 """The types that 2 bytes may be."""
-
-RING, TREE = ORDERS = ("ring", "tree")
-"""How a collective adds n values: n - 1 additions one after the other, or in pairs, `levels` deep."""
 
 LEVELS = "levels_"
 """Begins the name of the depth of a tree over axes: the logarithm of their product to the base 2, rounded up."""
@@ -189,21 +187,23 @@ class Tolerances:
         return any(row.explains(difference, contribution, whole, runs, **sizes) for row in rows)
 
 
-def tolerance(step: Step, half: str = "", order: str = RING, adds: str = "") -> Tolerances:
+def tolerance(step: Step, half: str = "", order: str = "", adds: str = "") -> Tolerances:
     """The rounding of the gradients of every trained group of a program; groups that round alike are one row.
 
     `half` names what 2 bytes are, bf16 or fp16, where a strategy says bytes: then 4 are fp32. `order` is how a
-    collective adds; with `adds` a rank adds all that it receives in that type, and casts the sum to the wire's: so a
-    network that adds does it, and a reduction by an all_to_all. Raises InputError where bytes name no type.
+    collective adds, ring or tree; with `adds` a rank adds all that it receives in that type, and casts the sum to the
+    wire's: so a network that adds does it, and a reduction by an all_to_all. Where they are "", the strategy says them.
+    Raises InputError where bytes name no type.
     """
-    for name, said, valid in (("half", half, HALVES), ("order", order, ORDERS), ("adds", adds, tuple(FORMATS))):
+    for name, said, valid in (("half", half, HALVES), ("order", order, ALGORITHMS), ("adds", adds, tuple(FORMATS))):
         if said and said not in valid:
             raise InputError(f"{name} is '{said}'", name=said, valid=valid)
     every = [s for s in sums(step) if s.of == OF_GRADIENTS]
     found: dict[tuple[object, ...], Tolerance] = {}
     for group in step.reference.trained:
         own = [s for s in every if s.group == group.name]
-        way = _Way(step, group, {s.event: s for s in own}, half, order, adds)
+        way = _Way(step, group, {s.event: s for s in own}, half, order or step.reference.algorithm,
+                   adds or step.reference.adds)
         one = Tolerance((group.name,), way.count, tuple(way.all()), tuple(own))
         key = one.contributions, *((r.what, r.over, r.format, r.times, r.agree, r.cancel) for r in one.roundings)
         known = found.get(key)
@@ -273,7 +273,7 @@ class _Way:
                 self._round(event, MEAN, (), self.format)
 
     def _reduce(self, event: Event) -> None:
-        wire = self._format(self.own[event.path].type, "wire")
+        wire = self._format(self.own[event.path].wire, "wire")
         number = Polynomial.read("*".join(event.axes))
         if wire.digits < self.format.digits:
             self._round(event, CAST, event.axes, wire)

@@ -8,6 +8,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.said import Said
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "float32": 4, "float16": 2, "bfloat16": 2, "float": 4, "half": 2}
+NAMES = {name: {4: "fp32", 2: "bf16" if name.startswith("b") else "fp16"}[count] for name, count in BYTES.items()}
 ZERO = "zero_optimization"
 HF = "--trainer hf"
 
@@ -65,6 +66,7 @@ class DeepSpeedBytes:
         """Weights in 16 bits, with or without a master in 32."""
         said, parts = self.said, self.parts
         parts.types("deepspeed")
+        parts.half = "fp16" if section == "fp16" else "bf16"
         key = f"{section}.enabled"
         said.read(key, "[types] of precision deepspeed", None if said.has(key) else True)
         said.inactive("fp16.enabled", "off: bf16 is on")
@@ -100,6 +102,7 @@ class DeepSpeedBytes:
             return
         shared = stage in (0, 3) and "offload_optimizer" not in self.parts.modifiers
         self.parts.types("deepspeed_fp32_shared" if shared else "deepspeed_fp32")
+        self.parts.half = "" if present else None
         if not present:
             said.unsaid("bf16.enabled", "neither fp16 nor bf16: read as fp32, as DeepSpeed alone runs it; accelerate "
                                         "and "
@@ -112,7 +115,7 @@ class DeepSpeedBytes:
         said, parts = self.said, self.parts
         grad = said.raw("data_types.grad_accum_dtype")
         if grad is not None:
-            g = self.byte_count("data_types.grad_accum_dtype", grad)
+            g = self.byte_count("data_types.grad_accum_dtype", grad, "g")
             parts.types(g=g)
             if stage == 1 and g == 4 and parts.tables["types"].get("w") == 2:
                 parts.all_reduce("dp")
@@ -122,7 +125,7 @@ class DeepSpeedBytes:
                 said.read("data_types.grad_accum_dtype", f"[types] g = {g}")
         wire = said.raw("communication_data_type")
         if wire is not None:
-            parts.types(wire=self.byte_count("communication_data_type", wire))
+            parts.types(wire=self.byte_count("communication_data_type", wire, "wire"))
             said.read("communication_data_type", "[types] wire")
         said.read("data_types", "its keys") if said.raw("data_types") == {} else None
         if stage < 3:
@@ -140,7 +143,8 @@ class DeepSpeedBytes:
             else:
                 said.inactive(key, "not quantised")
 
-    def byte_count(self, key: str, value: Any) -> int:
-        """The bytes of a type by its name."""
+    def byte_count(self, key: str, value: Any, symbol: str) -> int:
+        """The bytes of a type by its name, which is that of an element size."""
         name = self.said.choice(key, str(value).lower().removeprefix("torch."), BYTES)
+        self.parts.exact[symbol] = NAMES[name]
         return BYTES[name]

@@ -134,6 +134,7 @@ class Draft:
         said.finish()
         lists = {name: tuple(item for part in (said.lists, *self.more) for item in part[name]) for name in LISTS}
         file = said.document.file
+        self.parts.name_types()
         try:
             strategy = self.parts.strategy(Path(file).name or file)
         except InputError as error:

@@ -6,6 +6,7 @@ from placealg.importers.draft import Draft
 from placealg.importers.lora import model_beside
 from placealg.importers.said import Said
 from placealg.models.adapters import linear_ops
+from placealg.number_formats import FORMATS
 from placealg.strategy.spec import matches
 
 RECIPE, HISTORY, ONLY_TP = "fp8-recipe", "fp8-amax-history-len", "tp-only-amax-red"
@@ -54,6 +55,7 @@ def read_bytes(draft: Draft, said: Said, stage: int, fsdp: bool) -> None:
 def _megatron(draft: Draft, said: Said, bf16: bool, fp16: bool) -> None:
     preset = "megatron" if bf16 else "megatron_fp16" if fp16 else "megatron_fp32"
     draft.parts.types(preset)
+    draft.parts.half = "bf16" if bf16 else "fp16" if fp16 else ""
     said.read("bf16" if bf16 or not fp16 else "fp16", f"[types] of precision {preset}")
     whole = "accumulate-allreduce-grads-in-fp32"
     if fp16 and said.flag(whole):
@@ -71,6 +73,16 @@ def _byte_count(said: Said, key: str) -> int:
     return BYTES[said.choice(key, str(said.value(key)), BYTES)]
 
 
+def _exactly(draft: Draft, said: Said, key: str, symbol: str) -> None:
+    """The type of an element size by the name that a flag gives it."""
+    named = {"float": "fp", "bfloat": "bf"}
+    word = str(said.value(key))
+    for long, short in named.items():
+        word = word.replace(long, short) if word.startswith(long) else word
+    if word in FORMATS:
+        draft.parts.exact[symbol] = word
+
+
 def _fsdp(draft: Draft, said: Said) -> None:
     """Megatron-FSDP: gradients rest in the model's dtype, travel as they rest."""
     w = draft.parts.tables["types"]["w"]
@@ -81,6 +93,8 @@ def _fsdp(draft: Draft, said: Said) -> None:
     wire = g if said.value(key) == "auto" else _byte_count(said, key)
     said.read(key, f"[types] wire = {wire}")
     key = "megatron-fsdp-main-params-dtype"
+    for symbol, said_by in (("g", "megatron-fsdp-main-grads-dtype"), ("wire", "megatron-fsdp-grad-comm-dtype")):
+        _exactly(draft, said, said_by, symbol)
     draft.parts.types(g=g, wire=wire)
     if said.has(key) and said.value(key) != "fp32":
         draft.parts.types(o=8 if said.value(key) == "auto" else 8 + _byte_count(said, key))
@@ -98,6 +112,8 @@ def _aware(draft: Draft, said: Said) -> None:
         return
     g = _byte_count(said, "main-grads-dtype")
     o = sum(_byte_count(said, name) for name in PARTS)
+    for symbol in ("g", "wire"):
+        _exactly(draft, said, "main-grads-dtype", symbol)
     draft.parts.types(g=g, wire=g, o=o)
     said.read(key, f"[types] g = wire = {g}, o = {o}")
     for name in ("main-grads-dtype", *PARTS):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from placealg.number_formats import FORMATS
 from placealg.strategy.catalogue import entry
 from placealg.strategy.expression import parse_strategy
 from placealg.strategy.precision import precision
@@ -22,11 +23,17 @@ GATHERED_LOGITS = "head.loss.none"
 
 @dataclass
 class Parts:
-    """What a reader has found so far."""
+    """What a reader has found so far.
+
+    `half` is the type that 2 bytes are, bf16 or fp16, "" where all is in fp32, None where no type is known. `exact` are
+    the types of element sizes that a file names one by one.
+    """
 
     factors: list[tuple[str, dict[str, int | None]]] = field(default_factory=list)
     modifiers: list[str] = field(default_factory=list)
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    half: str | None = None
+    exact: dict[str, str] = field(default_factory=dict)
 
     def axis(self, name: str, size: int | None = None, **sizes: int | None) -> None:
         """A factor on its catalogue axis, of `size` ranks, or on the axes of `sizes`; None is symbolic."""
@@ -56,6 +63,30 @@ class Parts:
         """The bytes of a preset, then those that are given."""
         for name, value in {**(precision(preset).types if preset else {}), **bytes_}.items():
             self.say("types", name, value)
+
+    def name_types(self) -> None:
+        """Element sizes by the names of their types, where the file says what gradients rest and travel in.
+
+        >>> parts = Parts(half="bf16", exact={"wire": "fp16"})
+        >>> parts.types(w=2, g=4, wire=2, o=12)
+        >>> parts.name_types()
+        >>> parts.tables["types"]
+        {'w': 'bf16', 'g': 'fp32', 'wire': 'fp16', 'o': 12}
+        """
+        said = self.tables.get("types", {})
+        named = self._named(said)
+        if self.half is None or not {"g", "wire"} <= {k for k, v in named.items() if v in FORMATS}:
+            return
+        said.update(named)
+        for group in self.tables.get("groups", {}).values():
+            if isinstance(group, dict) and "types" in group:
+                group["types"] = self._named(group["types"])
+
+    def _named(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Sizes with names: 4 bytes are fp32, 2 are `half`; those of an optimizer's state, and others, stay numbers."""
+        known = {"4": "fp32", **({"2": self.half} if self.half else {})}
+        exact = {k: name for k, name in self.exact.items() if k in said and str(FORMATS[name].bytes) == str(said[k])}
+        return {k: v if k in ("o", "avg") else exact.get(k) or known.get(str(v), v) for k, v in said.items()}
 
     def all_reduce(self, *axes: str) -> None:
         """Gradients are summed whole over `axes`, and over those that shard the states with them, and then sliced."""

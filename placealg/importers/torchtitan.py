@@ -31,6 +31,7 @@ from placealg.models.config import resolve_model
 SECTIONS = ("parallelism", "training", "experimental")
 OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "muon": "muon", "sgd": "sgd"}
 TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
+NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 FLOAT8_FLAGS = ("float8.enable_float8_linear", "training.enable_float8_linear", "training.enable_fp8_linear")
 """What turned float8 on in 2024, before converters did."""
 CHUNKED = re.compile("Chunked(?:CELoss|LossWrapper|CrossEntropy)")
@@ -258,15 +259,18 @@ def _bytes(draft: Draft, degrees: Degrees) -> None:
     half = said.value("training.dtype") in ("bfloat16", "float16")
     if half:
         parts.types("fsdp2_bf16")
+        parts.half = NAMES[str(said.value("training.dtype"))]
         said.read("training.dtype", "[types] of precision fsdp2_bf16")
         for key in ("training.mixed_precision_param", "training.mixed_precision_reduce"):
             said.leave(key, "the shards are in 16 bits already")
     else:
         parts.types("fsdp2")
+        parts.half = NAMES["bfloat16"]
         said.read("training.dtype", "[types] of precision fsdp2: shards in fp32")
         for key, symbol in (("training.mixed_precision_param", "wire_w"), ("training.mixed_precision_reduce", "wire")):
             word = said.choice(key, said.value(key), TYPES)
             parts.say("types", symbol, TYPES[word])
+            parts.exact[symbol] = NAMES[word]
             if symbol == "wire_w" and TYPES[word] == 4:
                 parts.types(act=4, use=4)
             said.read(key, f"[types] {symbol} = {TYPES[word]}")

@@ -41,7 +41,7 @@ def rounded(values: Any, form: NumberFormat) -> Any:
     return np.ldexp(np.round(np.ldexp(part, form.digits)), exponent - form.digits)
 
 
-def measure(step: Step, group: str, sizes: Mapping[str, int], half: str = "", order: str = "ring", adds: str = "",
+def measure(step: Step, group: str, sizes: Mapping[str, int], half: str = "", order: str = "", adds: str = "",
             mean: float = 0.0, deviation: float = 1.0, elements: int = 2000, seed: int = 0) -> Measured:
     """One step of a group's gradient: contributions are normal with `mean` and `deviation`, rounded to their type.
 
@@ -57,7 +57,9 @@ def measure(step: Step, group: str, sizes: Mapping[str, int], half: str = "", or
         name = told(size)
         return FORMATS[name if name in FORMATS else {"2": half, "4": "fp32"}[name]]
 
-    machine = _Machine(axes, [sizes[a] for a in axes], order, FORMATS[adds] if adds else None)
+    adding = adds or step.reference.adds
+    machine = _Machine(axes, [sizes[a] for a in axes], order or step.reference.algorithm,
+                       FORMATS[adding] if adding else None)
     shape = (sizes["m"], *machine.shape, elements)
     leaves = rounded(np.random.default_rng(seed).normal(mean, deviation, shape), form(types.get("use", types["w"])))
     late = {e for e in events if {"last", "only"} & set(e.at) or e.phase not in LOOPED}

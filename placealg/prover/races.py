@@ -363,7 +363,9 @@ def ask(program: Ordered, obligation: str) -> Asked:
 def formulas(program: Ordered, obligation: str) -> tuple[list[Term], list[tuple[str, Term]]]:
     """(what is known of the sizes, each way in which the obligation can fail, in words and as a formula)."""
     questions = Questions(program)
-    return questions.known(), [(told(pair), and_(questions.shortest(pair)[0])) for pair in asked(questions, obligation)]
+    found = [(pair, and_(questions.shortest(pair)[0])) for pair in asked(questions, obligation)]
+    found += [(pair, YES) for pair in dict.fromkeys(misplaced(program))] if obligation == ALIAS else []
+    return questions.known(), [(f"1 instance: {told(pair)}", formula) for pair, formula in found]
 
 
 def told(pair: Conflict) -> str:

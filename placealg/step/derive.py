@@ -37,7 +37,7 @@ from placealg.strategy.options import DEFAULTS, TYPES
 from placealg.strategy.spec import Strategy
 from placealg.strategy.streams import Stream
 from placealg.strategy.validation import check
-from placealg.strategy.vocabulary import AS_TYPED, LIFETIMES
+from placealg.strategy.vocabulary import AS_SENT, AS_TYPED, LIFETIMES
 
 
 def derive(strategy: Strategy, model: Model) -> Step:
@@ -173,6 +173,8 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         pad=str(strategy.option("shards", "pad")),
         losses=model.losses,
         sums="" if (least := strategy.option("schedule", "sums")) == AS_TYPED else str(least),
+        adds="" if (adding := strategy.option("schedule", "adds")) == AS_SENT else str(adding),
+        algorithm=str(strategy.option("schedule", "algorithm")),
     )
 
 

@@ -384,8 +384,9 @@ class Reference:
     sizes. `pipeline` is the schedule of the axis that splits the model along its depth, or of one stage. `left_out`
     says in words what the network has and the model lacks. `pad` says what is padded if a share is not a whole number:
     none, rows, elements. `losses` are the terms of the loss: each is weighted by counts of its own tokens.
-    `sums` names the type in which gradients are to be summed at least, "" where types say it. `buffers` are the slots
-    of values, by name, where a program says on which streams events run.
+    `sums` names the type in which gradients are to be summed at least, "" where types say it; `adds` that in which
+    collectives add them, "" for that of the wire, and `algorithm` how: in a ring or a tree. `buffers`
+    are the slots of values, by name, where a program says on which streams events run.
     """
 
     strategy: str
@@ -414,6 +415,8 @@ class Reference:
     pad: str = "none"
     losses: tuple[str, ...] = ("loss",)
     sums: str = ""
+    adds: str = ""
+    algorithm: str = "ring"
     buffers: FrozenMap[str, Buffer] = FrozenMap()
 
     def __post_init__(self) -> None:

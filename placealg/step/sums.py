@@ -1,7 +1,7 @@
 """Every sum that a program takes over ranks or microbatches, with the type in which it is taken, and what was asked.
 
-A reduction adds in the type of its wire. Gradients accumulate in the type in which they rest, or, where no microbatch's
-is reduced before, in that of what is not reduced yet.
+A reduction adds in the type of its wire, or in the one that [schedule] adds names. Gradients accumulate in the type in
+which they rest, or, where no microbatch's is reduced before, in that of what is not reduced yet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sum:
     """One event that adds: `terms` are the axes whose product is their number, `m` for microbatches.
 
     `type` is the element size in which it adds, a named type or bytes; `least` the one that it is to have at least, ""
-    where nothing is asked of it; `says` who asks.
+    where nothing is asked of it; `says` who asks. `wire` is the element size in which a collective sends.
     """
 
     event: str
@@ -35,6 +35,7 @@ class Sum:
     type: str
     least: str = ""
     says: str = ""
+    wire: str = ""
 
     @property
     def narrow(self) -> bool | None:
@@ -65,8 +66,9 @@ def sums(step: Step, asked: str = "") -> Iterator[Sum]:
             rest = "g" if event.verb == "accumulate" else "wire"
             own = rest if event.verb == "reduce" or group.name in reduced else ACC
             least, says = _least(step, group, rest, asked)
-            yield Sum(event.path, group.name, OF_GRADIENTS, event.axes or ("m",),
-                      type_of(step, group, event, own), least, says)
+            held = type_of(step, group, event, own)
+            adds = Element(step.reference.adds) if step.reference.adds and event.verb == "reduce" else held
+            yield Sum(event.path, group.name, OF_GRADIENTS, event.axes or ("m",), adds, least, says, held)
         elif event.on_tensor and event.verb in _ADDING and event.source == Kind.P.value:
             yield Sum(event.path, "", OF_TENSORS, event.axes, type_of(step, None, event, "act"))
         elif event.verb == "all_reduce" and event.value in ("norm", "count") and event.op != "max":
@@ -98,5 +100,6 @@ def _least(step: Step, group: Group, rest: str, asked: str) -> tuple[str, str]:
 def names_types(step: Step) -> bool:
     """Whether a type is named anywhere, so that the obligation is asked."""
     said = (step.reference.types, *(g.types for g in step.reference.groups))
-    return bool(step.reference.sums) or any(isinstance(t, Element) for types in said for t in types.values()) or any(
+    named = any(isinstance(t, Element) for types in said for t in types.values())
+    return named or bool(step.reference.sums or step.reference.adds) or any(
         isinstance(e.bytes, Element) for e in step.events)

@@ -51,6 +51,8 @@ from placealg.strategy.kinds import (
 from placealg.strategy.precision import PRESET, precisions, preset_bytes
 from placealg.strategy.vocabulary import (
     ACC,
+    ALGORITHMS,
+    AS_SENT,
     AS_TYPED,
     AVERAGES,
     AVG,
@@ -61,6 +63,7 @@ from placealg.strategy.vocabulary import (
     OVERLAPS,
     PADS,
     RANK,
+    RING,
     USE,
     WIRE_W,
 )
@@ -201,6 +204,14 @@ TABLES: Mapping[str, Table] = {
                 "microbatches.",
                 "The obligation precision holds each sum of the program against it; as_typed, against wire and g of "
                 "[types].")),
+         "adds": Key(choice(AS_SENT, *FORMATS), AS_SENT, (
+                "adds says in which type a collective adds gradients, where it is not that of the wire: in a network "
+                "that adds, or behind an all_to_all.",
+                "The obligation precision judges that type; the sum is cast to the wire's once.")),
+         "algorithm": Key(choice(*ALGORITHMS), RING, (
+                "algorithm says how collectives add: in a ring, n - 1 additions one after the other, or in a tree of "
+                "pairs.",
+                "No verdict and no cost depends on it; placealg tolerance does.")),
          "microbatch_mean": Key(choice("loss", "gradients"), "loss", (
                 "microbatch_mean says what is divided by m: the loss of every microbatch, or the gradients once they "
                 "are accumulated.",

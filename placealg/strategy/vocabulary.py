@@ -14,6 +14,12 @@ EACH = "each"
 AS_TYPED = "as_typed"
 """What sums are asked to be of which nothing is said: of the types that [types] names for them."""
 
+AS_SENT = "as_sent"
+"""The type in which a collective adds where nothing is said: that of its wire."""
+
+RING, TREE = ALGORITHMS = ("ring", "tree")
+"""How a collective adds n values: n - 1 additions one after the other, or in pairs."""
+
 LAYER = "layer"
 """The dim of the model's depth: an axis that names it, and nothing else, is a pipeline."""
 

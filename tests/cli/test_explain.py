@@ -21,7 +21,7 @@ from placealg.cost.times import PARAMETERS
 from placealg.placement import KINDS, MODES, REDISTRIBUTIONS
 from placealg.prover.evidence.cutoff import LEMMA
 from placealg.prover.evidence.lemmas import LEMMAS
-from placealg.prover.verdict import OBLIGATIONS
+from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS
 from placealg.step.edit import ACTIONS
 from placealg.step.event_fields import FIELDS, VALUES
 from placealg.step.program import Step
@@ -57,7 +57,7 @@ TABLES = {
     "mode": lambda: [row.mode for row in MODES],
     "redistribution": lambda: [f"{row.source}→{row.target}" for row in REDISTRIBUTIONS],
     "rule": lambda: set(rules()) | {e.rule.name for step in programs().values() for e in step.events},
-    "obligation": lambda: OBLIGATIONS,
+    "obligation": lambda: {*OBLIGATIONS, *ASKED_FOR},
     "strategy": lambda: [n for e in catalogue().values() for n in (e.name, *e.aliases)],
     "hypothesis": lambda: {*HYPOTHESES, *LEAST},
     "hypothesis of time": lambda: {*TIMES} - {*LEAST},

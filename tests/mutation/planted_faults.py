@@ -3,9 +3,10 @@
     python tests/mutation/planted_faults.py [FAULT...]     finds the case that catches each, writes planted_faults.txt
 
 A fault is a name: `obligation:gradient` (what that obligation finds is lost), `prover:reduce` and `simulator:reduce`
-(the engine does not see events of that verb), `rule:publish_parameters` (the derivation leaves out what that rule
-makes). As a pytest plugin (`-p planted_faults`) this module plants the fault that PLACEALG_FAULT names before anything
-is imported.
+(the engine does not see events of that verb), `types:reduce` (the list of sums lacks those of that verb),
+`types:judged` (what the obligation precision finds is lost), `rule:publish_parameters` (the derivation leaves out what
+that rule makes). As a pytest plugin (`-p planted_faults`) this module plants the fault that PLACEALG_FAULT names before
+anything is imported.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ NEAR = {
                "tests/features/test_zero_family.py", "tests/step/test_pipeline.py", "tests/prover", "tests/features"),
     "simulator": ("tests/simulator", "tests/features"),
     "rule": ("tests/step/test_derived.py", "tests/step"),
+    "types": ("tests/prover/test_types_of_sums.py", "tests/cost/test_rounding.py"),
 }
 """Kind of fault -> the files in which a case is looked for, in turn."""
 
@@ -42,6 +44,7 @@ def faults() -> Iterator[str]:
     yield from (f"obligation:{name}" for name in OBLIGATIONS)
     yield from (f"{engine}:{verb}" for engine in ("prover", "simulator") for verb in VERBS)
     yield from (f"rule:{name}" for name in rules())
+    yield from (f"types:{name}" for name in ("judged", "reduce", "accumulate"))
 
 
 def rules() -> list[str]:
@@ -83,8 +86,27 @@ def plant(fault: str) -> None:
         ordered = derivation.overlapped
         derivation.overlapped = lambda *given: _unordered(ordered(*given), name)
         derivation._events = lambda *given: (e for e in derive(*given) if e.rule is None or e.rule.name != name)
+    elif kind == "types":
+        _plant_types(name)
     else:
         raise ValueError(f"no fault is called {fault}")
+
+
+def _plant_types(name: str) -> None:
+    """What `precision` finds is lost, or the sums that events of a verb take are not listed."""
+    listed = import_module("placealg.step.sums")
+    if name == "judged":
+        obligation = import_module("placealg.prover.sums")
+        found, proved = obligation.precision, import_module("placealg.prover.verdict").PROVED
+
+        def lost(*given: Any) -> Any:
+            one = found(*given)
+            return one and (replace(one[0], verdict=proved), None)
+
+        obligation.precision = lost
+        return
+    every = listed.sums
+    listed.sums = lambda *given: (s for s in every(*given) if f".{name}" not in s.event)
 
 
 def pytest_configure() -> None:

@@ -155,3 +155,23 @@ def test_a_format_of_a_smaller_range_reaches_less_far_up() -> None:
         for asked in FORMATS.values():
             if own.digits >= asked.digits and not own.holds(asked):
                 assert asked.rounded(2 * own.largest) > own.largest
+
+
+def test_a_collective_may_add_in_another_type_than_it_sends() -> None:
+    text = "base = \"zero2\"\n[types]\nw = \"bf16\"\ng = \"fp32\"\nwire = \"bf16\"\n[schedule]\nsums = \"fp32\"\n"
+    plain, adding = step_of(text), step_of(text + "adds = \"fp32\"\n")
+    assert (pa.prove(plain).verdict, pa.prove(adding).verdict) == (REFUTED, PROVED)
+    assert pa.prove(step_of(text + "adds = \"bf16\"\n")).refuted() == ("precision",)
+    assert communication(plain).total == communication(adding).total
+    one, *_ = (s for s in sums(adding) if s.terms == ("dp",) and s.of == OF_GRADIENTS)
+    assert (told(one.type), told(one.wire)) == ("fp32", "bf16")
+    low = pa.tolerance(adding).of("layer.weight"), pa.tolerance(plain).of("layer.weight")
+    assert low[0].expected(dp=64, m=1) < low[1].expected(dp=64, m=1) / 3
+    assert pa.tolerance(plain, adds="fp32").rows[0].roundings == pa.tolerance(adding).rows[0].roundings
+
+
+def test_an_algorithm_changes_the_tolerance_and_no_verdict() -> None:
+    text = "base = \"zero2\"\n[types]\nw = \"bf16\"\ng = \"fp32\"\nwire = \"bf16\"\n[schedule]\nalgorithm = \"{}\"\n"
+    ring, tree = (step_of(text.format(name)) for name in ("ring", "tree"))
+    assert ring.events == tree.events and pa.prove(ring).obligations[0].verdict == pa.prove(tree).verdict == PROVED
+    assert pa.tolerance(tree).bound(dp=64, m=1) < pa.tolerance(ring).bound(dp=64, m=1)

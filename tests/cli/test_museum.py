@@ -41,7 +41,7 @@ def test_a_bug_is_as_its_file_says(name: str) -> None:
     assert all(outcome.equal and outcome.observed for _, outcome in found.hidden)
     assert found.report.cls == "BOUNDED"
     counterexample = found.report.counterexample
-    assert counterexample and (counterexample.single_device or name in OF_TYPES)
+    assert counterexample and (counterexample.single_device or name in (*OF_TYPES, *OF_ORDER))
     assert counterexample.got != counterexample.want
     assert markdown_row(found) in TABLE
 
@@ -97,6 +97,21 @@ def test_what_only_rounding_shows_is_refuted_by_its_types(name: str, placealg: R
     assert "1 + 0.00390625 is 1 in bf16, and 1.00390625 in fp32" in told
 
 
+OF_ORDER = ("deepspeed_5545", "deepspeed_7965", "deepspeed_8061", "fairscale_496", "megatron_4609", "megatron_5222",
+            "megatron_5788", "megatron_663", "pytorch_180665", "rocm_pytorch_3500")
+"""The bugs that some order of the streams shows: as they are printed, numbers are right."""
+
+
+@pytest.mark.parametrize("name", OF_ORDER)
+def test_what_only_some_order_shows_is_refuted_by_it(name: str) -> None:
+    found = found_of(name)
+    of = {"race", "alias"}
+    assert found.wrong == () and {*found.report.refuted()} <= of and found.report.of_values == PROVED
+    twin = read_case(str(folder().parent / "proved" / f"{name}.toml"), None, [])
+    verdicts = prove(twin.step)
+    assert verdicts.verdict == PROVED and {v.id for v in verdicts.obligations} > of
+
+
 def test_only_those_are_of_types() -> None:
     assert {n for n in names() if read_case(str(path_of(n)), None, []).expect == Expect(
         "refuted", obligation="precision")} == set(OF_TYPES)
@@ -106,7 +121,7 @@ def test_only_those_are_of_types() -> None:
 def test_a_file_is_short_and_tells_what_happened(name: str) -> None:
     lines = path_of(name).read_text(encoding="utf-8").splitlines()
     assert len(comment(path_of(name))) > 100
-    assert len(lines) < 15
+    assert len(lines) < (35 if name in OF_ORDER else 15)
     assert name.rstrip("abc").rpartition("_")[2] in next(line for line in lines if line.startswith("source"))
 
 
@@ -114,6 +129,8 @@ NO_EDIT_REPAIRS = {
     # the strategy itself declares it so
     "transformers_34191", "transformers_34373", "megatron_deepspeed_276", "pytorch_168058", "megatron_7513",
     "verl_7321", "deepspeed_1800", "llamafactory_9769", "pytorch_106395", "pytorch_190626",
+    # a buffer is to be recorded on a stream, or cleared: no wait mends it
+    "deepspeed_7965", "megatron_4609", "megatron_5788",
     # events of several kinds are missing, moved or changed
     "megatron_7452b", "megatron_bridge_5634", "skyrl_794",
 }
@@ -173,7 +190,7 @@ def test_every_report_is_there() -> None:
     reports = {number: files.split() for number, _, files in (line.partition(" ") for line in lines)}
     found = [name for files in reports.values() for name in files]
     assert len(reports) == 62 and all(reports.values())
-    assert sorted(found) == sorted({*names()} - BESIDE)
+    assert sorted(found) == sorted({*names()} - BESIDE - {*OF_ORDER})
 
 
 BESIDE = {"automodel_3530", "megatron_deepspeed_442", "pytorch_134052", "pytorch_144530", "pytorch_180952",

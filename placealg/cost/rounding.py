@@ -171,11 +171,11 @@ class Tolerances:
 
     def bound(self, **sizes: Fraction | int) -> float:
         """The largest bound of a row."""
-        return max(row.bound(**sizes) for row in self.rows)
+        return max((row.bound(**sizes) for row in self.rows), default=0.0)
 
     def expected(self, **sizes: Fraction | int) -> float:
         """The largest expected error of a row, where contributions cancel."""
-        return max(row.expected(0.0, 0.0, **sizes) for row in self.rows)
+        return max((row.expected(0.0, 0.0, **sizes) for row in self.rows), default=0.0)
 
     def explains(self, difference: float, group: str = "", contribution: float = 0.0, whole: float = 0.0,
                  runs: int = 2, **sizes: Fraction | int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from placealg.cost.rounding import LIKELY, Tolerance, Tolerances
@@ -26,7 +27,7 @@ def page(strategy: str, model: str, found: Tolerances, sizes: Mapping[str, int],
     for text in (BOUND, EXPECTED, NEITHER):
         lines += prose(text, width, "dim", hang=2)
     if difference is not None and explained is not None:
-        least = max(row.expected(**sizes) for row in found.rows)
+        least = found.expected(**sizes)
         told = "rounding explains it" if explained else "rounding does not explain it"
         lines += [(), *prose(f"a difference of {difference:.2g}: {told}: two runs are expected to differ by "
                              f"{2**0.5 * least:.2g}, and by {LIKELY} times that hardly ever", width)]
@@ -49,7 +50,9 @@ def _row(row: Tolerance, sizes: Mapping[str, int], ran: Mapping[str, Measured], 
     lines = table(rows, "llll", width, wrap={0: 30})
     told: list[list[Cell]] = [["bound", row.worst.text()], ["expected²", f"0.18·({row.cancel.text()})"]]
     if sizes:
-        told += [["bound", f"{row.bound(**sizes):.3g}"], ["expected", f"{row.expected(**sizes):.3g}"]]
+        most = row.bound(**sizes)
+        told += [["bound", f"{most:.3g}" if isfinite(most) else "none: as many roundings may add up to the whole"],
+                 ["expected", f"{row.expected(**sizes):.3g}"]]
     if kept := ran.get(row.groups[0]):
         own = row.expected(kept.contribution, kept.whole, **sizes)
         told += [["measured", f"{kept.relative:.3g} of the norm, {own:.3g} expected of these numbers; at most "
@@ -69,7 +72,8 @@ def document(strategy: str, model: str, found: Tolerances, sizes: Mapping[str, i
                 "roundings": [{"event": r.event, "what": r.what, "over": list(r.over), "type": r.format.name,
                                "times": str(r.times)} for r in row.roundings],
                 "bound": row.worst.to_json(), "cancel": row.cancel.to_json(), "agree": row.agree.to_json(),
-                "at": {"bound": row.bound(**sizes), "expected": row.expected(**sizes)} if sizes else None,
+                "at": {"bound": most if isfinite(most := row.bound(**sizes)) else None,
+                       "expected": row.expected(**sizes)} if sizes else None,
                 "measured": _ran(row, ran.get(row.groups[0]), sizes),
             } for row in found.rows]}
 

@@ -35,6 +35,13 @@ def test_a_difference_is_explained_or_not(placealg: Run) -> None:
     assert got.code == 1 and "rounding does not explain it" in got.out
 
 
+def test_where_there_is_no_bound_none_is_told(placealg: Run) -> None:
+    words = ["tolerance", "zero3", "--half", "bf16", "--set", "dp=512", "m=1"]
+    assert "none: as many roundings may add up to the whole" in placealg(*words).out
+    at, = (g["at"] for g in json.loads(placealg(*words, "--format", "json").out)["groups"])
+    assert at["bound"] is None and 0 < at["expected"] < 0.1
+
+
 @pytest.mark.parametrize(("words", "says"), [
     (["zero3"], "bytes name no type"),
     (["zero3", "--half", "fp17"], "did you mean 'fp16'"),

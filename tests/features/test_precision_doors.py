@@ -104,3 +104,20 @@ def test_the_question_cannot_be_left_out(certificate: Path, placealg: Run) -> No
     path.write_text(_sealed({k: v for k, v in manifest.items() if k != "asked_for"}), encoding="utf-8")
     got = placealg("recheck", str(certificate))
     assert got.code == 1 and "has asked_for none, its program precision" in " ".join(got.out.split())
+
+
+def test_a_certificate_says_what_a_user_asked(tmp_path: Path, placealg: Run) -> None:
+    """The type that --sums names is not in the program: the manifest has it, and proving again takes it from there."""
+    path, folder = tmp_path / "low.toml", tmp_path / "made"
+    path.write_text(f'{GOOD}[schedule]\nwire = {{ dp = "bf16" }}\nsums = "bf16"\n', encoding="utf-8")
+    assert placealg("prove", str(path), "--certificate", str(tmp_path / "plain")).code == 0
+    assert placealg("prove", str(path), "--sums", "fp32", "--certificate", str(folder)).code == 1
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    assert (manifest["verdict"], manifest["made"]["sums"]) == ("REFUTED", "fp32")
+    assert placealg("recheck", str(folder), "--regenerate").code == 0
+    for wrong in ("bf16", "fp23"):
+        manifest["made"]["sums"] = wrong
+        del manifest["digest"]
+        (folder / MANIFEST).write_text(_sealed(manifest), encoding="utf-8")
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        assert placealg("recheck", str(folder), "--regenerate").code != 0

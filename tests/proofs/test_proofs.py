@@ -15,6 +15,7 @@ from placealg.strategy.file import read_strategy_file
 NO_EDIT_REPAIRS = {
     "dp_mean_of_means_unequal_counts",  # the loss is declared so
     "router_loss_of_own_tokens",  # so is the divisor of its term
+    "pp_waits_in_a_circle",  # so is the order of its pipeline
     "tp_bias_on_every_rank",  # several events are changed
 }
 

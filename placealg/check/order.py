@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from placealg.errors import InputError
 from placealg.prover.races import ALIAS, ORDER, RACE, Asked, Found, ask, told
 from placealg.prover.verdict import (
     ASKED_FOR,
@@ -29,12 +30,16 @@ from placealg.step.instances import Ordered, ordered
 from placealg.step.order import HOST
 from placealg.step.program import Step
 
-LEFT = ("races inside one collective, the skew of ranks on two communicators, and what an allocator does wrong: race "
-        "says in which order the streams of one rank touch memory")
+LEFT = ("races inside one collective, the skew of ranks on two communicators, memory that an allocator gives to "
+        "another value where [buffers] does not say so, and what runs beside init, save and resume: race says in which "
+        "order the streams of one rank touch memory in a step")
 """What a verdict does not cover of order where `race` is asked."""
 
 RUNS = 400
 """The orders that are tried to show a race as a read that is wrong."""
+
+PLACED = 20
+"""How often blocks and slots are given out by chance, beside the usual way, to show a failure."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,9 @@ def with_order(step: Step, report: Report, base: Step | None = None, file: Edite
     ['PROVED', 'PROVED']
     """
     if not step.order:
+        if step.reference.buffers:
+            raise InputError("[buffers] speaks of events that run on several streams, and all run on one: [overlap] "
+                             "waits or an edit says `stream`")
         return report
     program = ordered(step)
     verdicts, example = list(report.obligations), report.counterexample
@@ -118,16 +126,16 @@ def replayed(program: Ordered, found: Found) -> Shown | None:
     steps = max(found.first[0], found.second[0]) + 1
     if steps * _instances(program, found.sizes) > 20_000:
         return None
-    unrolled = Unrolled(program, found.sizes, found.slots, steps)
-    if found.conflict.obligation == ALIAS:
-        wrong = unrolled.run()
-        return Shown(found.sizes, found.slots, None, wrong) if wrong else None
     names = (found.conflict.first.name, found.conflict.second.name)
-    race = next((r for r in unrolled.races() if (r.first[0], r.second[0]) == names), None)
-    if race is None:
-        return None
-    runs = (unrolled.run(random.Random(seed)) for seed in range(RUNS))
-    return Shown(found.sizes, found.slots, race, next((w for w in runs if w), None))
+    for chance in (None, *map(random.Random, range(PLACED))):
+        unrolled = Unrolled(program, found.sizes, found.slots, steps, chance)
+        if found.conflict.obligation == ALIAS:
+            if wrong := unrolled.run():
+                return Shown(found.sizes, found.slots, None, wrong)
+        elif race := next((r for r in unrolled.races() if (r.first[0], r.second[0]) == names), None):
+            runs = (unrolled.run(random.Random(seed)) for seed in range(RUNS))
+            return Shown(found.sizes, found.slots, race, next((w for w in runs if w), None))
+    return None
 
 
 def _instances(program: Ordered, sizes: Mapping[str, int]) -> int:

@@ -67,7 +67,7 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
         if refuted and verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
     report = with_precision(step, report, sums, base, file)
-    if step.order:  # the simulator of streams is loaded where there are some
+    if step.order or step.reference.buffers:  # the simulator of streams is loaded where there are some
         from placealg.check.order import with_order
 
         report = with_order(step, report, base, file)

@@ -17,6 +17,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from placealg.step.event import MICROBATCH, takes_part
 from placealg.step.instances import Cell, Node, Ordered, lifetimes, shared, touched
@@ -66,9 +67,14 @@ class Instance:
 
 
 class Unrolled:
-    """A program at one size: `sizes` by count of a loop, `slots` of a ring of K, so many steps."""
+    """A program at one size: `sizes` by count of a loop, `slots` of a ring of K, so many steps.
 
-    def __init__(self, program: Ordered, sizes: Mapping[str, int], slots: int = 1, steps: int = 2) -> None:
+    Each run of a loop begins a ring with its first slot, and an allocator gives out again the block that was freed
+    last; with `chance` a ring begins anywhere, and an allocator gives any block that is free, or a new one.
+    """
+
+    def __init__(self, program: Ordered, sizes: Mapping[str, int], slots: int = 1, steps: int = 2,
+                 chance: random.Random | None = None) -> None:
         self.program, self.sizes, self.slots = program, sizes, slots
         self.buffers = program.reference.buffers
         self.copied = {n.event.group for n in program.nodes if n.event.verb == "gather"}
@@ -76,7 +82,7 @@ class Unrolled:
         self.printed = sorted(listed, key=lambda i: _key(i.node.path, i.turns))
         early = {id(i): (*i.turns[:-1], i.turns[-1] - i.node.ahead) for i in listed}
         self.issued = sorted(self.printed, key=lambda i: _key(i.node.issue, early[id(i)]))
-        self._place()
+        self._place(chance)
         self._order()
         self.want = dict(self._expected())
 
@@ -101,12 +107,13 @@ class Unrolled:
     def _buffer(self, cell: Cell) -> Buffer | None:
         return self.buffers.get(cell.name)
 
-    def _place(self) -> None:
-        """The slot of each access; a block that another stream uses is given out again only if nobody recorded that."""
-        free: dict[tuple[str, str], list[Slot]] = defaultdict(list)
+    def _place(self, chance: random.Random | None) -> None:
+        """The slot of each access; the allocator waits for what the streams do with a block on which it is recorded."""
+        free: dict[tuple[str, str], list[tuple[Slot, list[int]]]] = defaultdict(list)
         held: dict[tuple[str, str], dict[tuple[int, ...], Slot]] = defaultdict(dict)
         users: dict[Slot, list[int]] = defaultdict(list)
         counts: dict[tuple[str, str], int] = defaultdict(int)
+        begins: dict[tuple[Any, ...], int] = {}
         lives = {cell.place: lifetimes(self.program, cell.place) for node in self.program.nodes
                  for cell in (*node.reads, *node.writes) if (b := self._buffer(cell)) and b.kind == "alloc"}
         ends = {(life.freed.name, place): life for place, found in lives.items() for life in found.values()}
@@ -118,8 +125,10 @@ class Unrolled:
                     if buffer and buffer.kind == "alloc":
                         mine = (lives[cell.place][node.name].number, *instance.turns)
                         if mine not in held[cell.place]:
-                            if writing and free[cell.place]:
-                                slot = free[cell.place].pop()
+                            there = free[cell.place]
+                            if writing and there and (chance is None or chance.random() < 0.7):
+                                slot, ended = there.pop(-1 if chance is None else chance.randrange(len(there)))
+                                instance.after.update(ended)
                             else:
                                 counts[cell.place] += 1
                                 slot = (*cell.place, counts[cell.place])
@@ -129,7 +138,11 @@ class Unrolled:
                         users[slot].append(number)
                     elif buffer and buffer.kind == "ring":
                         size = self.slots if isinstance(buffer.size, str) else buffer.size
-                        slot = (*cell.place, instance.turns[-1] % size if node.units and cell.unit else 0)
+                        visit = (cell.place, node.path[:-1], instance.turns[:-1])
+                        if chance is not None and visit not in begins:
+                            begins[visit] = chance.randrange(size)
+                        turn = instance.turns[-1] + begins.get(visit, 0)
+                        slot = (*cell.place, turn % size if node.units and cell.unit else 0)
                     elif buffer:
                         slot = (cell.holder, buffer.alias, self._layer(instance, cell))
                     else:
@@ -141,8 +154,9 @@ class Unrolled:
                     continue
                 slot = held[place].pop((life.number, *instance.turns))
                 recorded = self.buffers[place[1]].recorded
-                if not any(self.issued[n].node.stream in recorded for n in users[slot]):  # else it may be in use yet
-                    free[place].append(slot)
+                using = [n for n in users[slot] if self.issued[n].node.stream in recorded]
+                if chance is not None or not using:  # the host gives a block away once it saw that these have ended
+                    free[place].append((slot, using))
 
     def _order(self) -> None:
         """What each instance waits for."""

@@ -15,7 +15,7 @@ from placealg.models.backward import GRAD
 from placealg.models.graph import unit_of
 from placealg.step.event import MICROBATCH, STEP_PHASES, Event, Reference
 from placealg.step.graph import Storage, reads, writes
-from placealg.step.order import COMPUTE, COPY, JOIN
+from placealg.step.order import COMPUTE, COPY, HOST, JOIN
 from placealg.step.program import EventLoop, Step
 from placealg.step.program import Node as TreeNode
 
@@ -133,7 +133,37 @@ def ordered(step: Step) -> Ordered:
                 raise InputError(f"{node.name} waits for itself")
             if wait.turn and not shared(node, found.node(wait.on)):
                 raise InputError(f"{node.name} waits for an earlier turn of {wait.on}, and no loop has both")
+    _check_names(found)
     return found
+
+
+def _check_names(program: Ordered) -> None:
+    """Raise InputError where a stream or a buffer is named that nothing uses: most often a typo."""
+    streams = tuple(dict.fromkeys((COMPUTE, HOST, *(n.stream for n in program.nodes if n.event.verb != JOIN))))
+    names = dict.fromkeys(c.name for n in program.nodes for c in (*n.writes, *n.reads))
+    for node in program.nodes:
+        event = node.event
+        for stream in (event.value, event.of) if event.verb == JOIN else ():
+            if stream and stream not in streams:
+                raise InputError(f"{node.name}: no event runs on stream '{stream}'", name=stream, valid=streams)
+        if event.into and all(c.name != event.into for c in node.writes):
+            raise InputError(f"{node.name}: it makes nothing that a buffer could take; `into` is for what changes, "
+                             "sends or copies one value of a parameter group")
+        if event.out_of and all(c.name != event.out_of for c in node.reads):
+            raise InputError(f"{node.name}: it reads nothing that could lie in a buffer; `out_of` is for what changes, "
+                             "sends or copies one value of a parameter group")
+    buffers = program.reference.buffers
+    for name, buffer in buffers.items():
+        if name not in names:
+            raise InputError(f"[buffers] {name}: no event reads or writes a value or a buffer of that name", name=name,
+                             valid=tuple(names))
+        for stream in (buffer.home, *buffer.recorded) if buffer.kind == "alloc" else ():
+            if stream not in streams:
+                raise InputError(f"[buffers] {name}: no event runs on stream '{stream}'", name=stream, valid=streams)
+        if buffer.kind == "with" and (buffer.alias not in names or buffer.alias in buffers):
+            why = "has an entry of its own" if buffer.alias in buffers else "is no value or buffer of the program"
+            raise InputError(f"[buffers] {name}: '{buffer.alias}' {why}", name=buffer.alias,
+                             valid=tuple(n for n in names if n not in buffers))
 
 
 def shared(one: Node, other: Node) -> int:

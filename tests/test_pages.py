@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, run_placealg
 
-SESSIONS = ("fits.md", "gradient.md", "fsdp2.md", "megatron.md", "rounding.md", "tasks.md")
+SESSIONS = ("fits.md", "gradient.md", "fsdp2.md", "megatron.md", "order.md", "rounding.md", "tasks.md")
 BLOCK = re.compile(r"^```(console|toml [\w.]+|json [\w.]+|sh [\w.]+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

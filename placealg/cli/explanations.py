@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from importlib.resources import files
 
@@ -37,6 +37,7 @@ from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS
 from placealg.render.cost import QUANTITIES
 from placealg.render.values import readable
 from placealg.step.event import GLOBAL_SAYS, GROUP_SAYS
+from placealg.step.order import ORDERING
 from placealg.step.program import STEP_PHASES, Event
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
@@ -55,6 +56,17 @@ UNREFUTED = {
 }
 """Obligation that no file of a bug expects -> what would break it."""
 
+
+OF_ASKED: Mapping[str, tuple[tuple[str, ...], str]] = {"precision": ((
+    "It is asked where [types] names a type, or by [schedule] sums or --sums TYPE: bytes alone name none.",
+    "placealg tolerance lists every sum with its type, and says how far their rounding can move a gradient."),
+    "placealg/prover/sums.py")}
+"""Obligation that is asked only where somebody says what it is about -> sentences, and where it stands."""
+
+OF_ORDER = (("It is asked where a program says on which streams its events run: by [overlap], or an edit of `stream`.",
+             "It holds for all sizes of loops and rings, and every step; a counterexample is replayed on the program "
+             "written out, with real slots."), "placealg/prover/races.py")
+"""The same of the obligations on order."""
 
 Asked = Callable[[str], bool]
 """Whether a name is asked for: what takes long to say is said of such names alone."""
@@ -91,11 +103,14 @@ def cheap(asked: Asked) -> Iterator[Explained]:
             "placealg/prover/correct.py; the theorem: placealg explain \"gradient and state\", "
             "\"forward and backward\"")
     for identifier, statement in ASKED_FOR.items():
-        yield Explained(identifier, "obligation", (
-            f"The obligation {identifier} holds iff {statement}.",
-            "It is asked where [types] names a type, or by [schedule] sums or --sums TYPE: bytes alone name none.",
-            "placealg tolerance lists every sum with its type, and says how far their rounding can move a gradient."),
-            statement, bug_refuted_by(identifier) if asked(identifier) else "", "placealg/prover/sums.py")
+        sentences, source = OF_ASKED.get(identifier, OF_ORDER)
+        yield Explained(identifier, "obligation", (f"The obligation {identifier} holds iff {statement}.", *sentences),
+                        statement, bug_refuted_by(identifier) if asked(identifier) else "", source)
+    for order_verb, meaning in ORDERING.items():
+        yield Explained(order_verb, "verb", (
+            f"{order_verb} changes no value: it says in which order, or where, values are made.",
+            f"Its meaning: {meaning}."),
+            "", "a strategy that says [overlap] waits = \"fsdp2\"", "placealg/step/order.py, ORDERING")
     yield from _strategies(asked)
     yield from _rules(asked)
     yield from _kinds(asked)

@@ -166,7 +166,7 @@ def show(strategy: Strategy, step: Step, width: int, why: bool = False) -> list[
     lines += table(rows, "lll", width, wrap={1: 16, 3: 34} if sentences else {1: 16}, spill=min(44, width - 48))
     if not sentences and not why:
         lines += [(), line(bold("rules"), dim("  (--why tells each event's reason beside it)"))]
-        for name, text in dict.fromkeys((e.rule.name, e.rule.why) for e in step.events):
+        for name, text in dict.fromkeys((e.rule.name, e.rule.why) for e in step.listing):
             lines += indent(prose(f"{name}: {text}", width - 2, hang=4))
     return lines
 

@@ -29,7 +29,7 @@ COPY: OrderVerb = "copy"
 
 ORDERING: Mapping[OrderVerb, str] = {
     JOIN: "the stream that it names waits until all has ended that the stream `of` was given so far, or what `wait` "
-          "names; the host then issues nothing before that",
+          "names; where that is the host, it issues nothing before",
     COPY: "a value is copied out of a buffer (`out_of`) into its own place, or from there `into` a buffer",
 }
 """The verbs that change no value, only where it lies and what waits for what."""

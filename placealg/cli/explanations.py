@@ -109,7 +109,7 @@ def cheap(asked: Asked) -> Iterator[Explained]:
     for order_verb, meaning in ORDERING.items():
         yield Explained(order_verb, "verb", (
             f"{order_verb} changes no value: it says in which order, or where, values are made.",
-            f"Its meaning: {meaning}."),
+            "No reader of values knows it; race and alias are about it.", f"Its meaning: {meaning}."),
             "", "a strategy that says [overlap] waits = \"fsdp2\"", "placealg/step/order.py, ORDERING")
     yield from _strategies(asked)
     yield from _rules(asked)

@@ -24,6 +24,7 @@ from placealg.prover.evidence.lemmas import LEMMAS
 from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS
 from placealg.step.edit import ACTIONS
 from placealg.step.event_fields import FIELDS, VALUES
+from placealg.step.order import ORDERING
 from placealg.step.program import Step
 from placealg.step.verbs import VERBS
 from placealg.strategy.catalogue import catalogue
@@ -65,7 +66,7 @@ TABLES = {
     "parameter of the estimate": lambda: PARAMETERS,
     "theorem": lambda: {*coq_theorems(), "forward and backward", "gradient and state"},
     "lemma": lambda: {*(lemma.name for lemma in LEMMAS), LEMMA.partition(":")[0]},
-    "verb": lambda: VERBS,
+    "verb": lambda: {*VERBS, *ORDERING},
     "value of a program": lambda: VALUES,
     "value type": lambda: [str(kind) for kind in KINDS],
 }

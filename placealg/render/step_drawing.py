@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from placealg.render.step_lanes import LaneRow, beside, counted, lane
+from placealg.render.stream_drawing import draw_streams
 from placealg.render.svg import (
     BOLD,
     CHARACTER,
@@ -71,7 +72,10 @@ def draw_step(step: Step, colours: Colours | None = None) -> Picture:
                 drawn.append(_lane(step, phase, counted(rows), x, end, colours, False, wide))
                 end += (len(rows) + 2) * LINE
         ends.append(end)
-    return Picture(width, max(ends) + MARGIN, "".join(drawn), f"the step program of {title}")
+    bottom = max(ends)
+    streams, height = draw_streams(step, left, bottom + LINE, width - 2 * MARGIN)
+    return Picture(width, bottom + (height and height + LINE) + MARGIN, "".join(drawn) + streams,
+                   f"the step program of {title}")
 
 
 def _style() -> str:

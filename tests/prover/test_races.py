@@ -14,10 +14,11 @@ import placealg as pa
 from placealg.check.order import with_order
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
-from placealg.prover.verdict import ASKED_FOR, PROVED, REFUTED
+from placealg.prover.verdict import ASKED_FOR, PROVED, REFUTED, not_covered
 from placealg.simulator.streams import Unrolled, sizes_of
 from placealg.step.instances import ordered
 from placealg.step.order import Wait
+from placealg.step.overlap import OUTSIDE
 from placealg.step.program import Step
 from placealg.step.text import read_program, write_program
 from placealg.strategy.buffers import Buffer
@@ -256,3 +257,31 @@ def test_changed_programs_end_as_the_machine_says(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12, 512))
 def test_many_changed_programs_end_as_the_machine_says(seed: int) -> None:
     agree(seed)
+
+
+COMPOSITES = (("zero3", "gpt", "fsdp2"), ("zero3", "gpt", "deepspeed"), ("zero3", "gpt", "megatron"),
+              ("zero3*tp_sp", "gpt", "fsdp2"), ("zero3*tp_sp", "llama-3-8b", "deepspeed"), ("zero1*tp_sp", "llama-3-8b",
+              "megatron"),
+              ("zero3*offload_optimizer", "abstract", "fsdp2"), ("zero3*offload_parameters", "abstract", "deepspeed"),
+              ("hsdp*tp_sp", "gpt", "fsdp2"), ("zero3*ep", "mixtral-8x7b", "fsdp2"), ("zero3*cp_ring", "gpt", "fsdp2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "model", "waits"), COMPOSITES)
+def test_composites_of_op_graphs_are_free_of_races(strategy: str, model: str, waits: str) -> None:
+    table = overlay(pa.parse_strategy(strategy), {"overlap": {"waits": waits}})
+    found = pa.derive(table, pa.abstract() if model == "abstract" else pa.model(model))
+    verdicts = {v.id: str(v.verdict) for v in with_order(found, VALUES).obligations}
+    assert (verdicts["race"], verdicts["alias"]) == (PROVED, PROVED)
+
+
+def test_a_pipeline_says_that_its_streams_are_outside() -> None:
+    found = pa.derive(overlay(pa.parse_strategy("zero1*pp"), {"overlap": {"waits": "megatron"}}), pa.model("gpt"))
+    assert not found.order and OUTSIDE in found.reference.left_out
+    assert OUTSIDE in not_covered(found.reference)
+
+
+def test_a_drawing_has_a_lane_for_each_stream() -> None:
+    drawn = str(pa.draw(step("zero3", "fsdp2")))
+    assert all(f">{stream}</text>" in drawn for stream in ("compute", "gather", "reduce"))
+    assert "turn -K" in drawn and ">compute</text>" not in str(pa.draw(step("zero3", "none")))

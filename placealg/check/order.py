@@ -68,7 +68,10 @@ def with_order(step: Step, report: Report, base: Step | None = None, file: Edite
             raise InputError("[buffers] speaks of events that run on several streams, and all run on one: [overlap] "
                              "waits or an edit says `stream`")
         return report
-    program = ordered(step)
+    try:
+        program = ordered(step)
+    except InputError as error:
+        raise error.at(_place(step, error, file)) from None
     verdicts, example = list(report.obligations), report.counterexample
     for identifier in ORDER:
         answers = ask(program, identifier)
@@ -79,6 +82,12 @@ def with_order(step: Step, report: Report, base: Step | None = None, file: Edite
     whole, cls = overall(verdicts)
     return replace(report, verdict=whole, cls=cls, obligations=tuple(verdicts),
                    not_covered=left_by_order(report.not_covered), counterexample=example)
+
+
+def _place(step: Step, error: InputError, file: Edited | None) -> str:
+    """FILE:LINE of the edit that wrote the event with whose path an error begins; "" where none did."""
+    line = next((e.line for e in step.order if error.what.startswith(e.path)), 0)
+    return next((e.place for e in file.edits if e.line == line), "") if file and line else ""
 
 
 def left_by_order(lines: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from placealg.models.graph import unit_of
 from placealg.step.event import MICROBATCH, STEP_PHASES, Event, Reference
 from placealg.step.graph import Storage, reads, writes
 from placealg.step.order import COMPUTE, COPY, HOST, JOIN
+from placealg.step.order import ordered as says_order
 from placealg.step.program import EventLoop, Step
 from placealg.step.program import Node as TreeNode
 
@@ -118,6 +119,10 @@ def ordered(step: Step) -> Ordered:
     >>> [(n, n.loops[-1].name) for n in found.nodes if n.stream != "compute"], found.node("update.step.update").loops
     ([], ())
     """
+    if step.order and step.reference.pipeline.axis:
+        said = next(e for e in step.order if says_order(e))
+        raise InputError(f"{said.path} speaks of streams, and in a pipeline the microbatches of a stage run in the order "
+                         "of its schedule, of which no race is judged")
     listing = Step(step.reference, step.listing)
     copied = {e.group for e in step.events if e.verb == "gather"}
     made = list(_nodes(listing.tree(*STEP_PHASES), step, copied, (), ()))

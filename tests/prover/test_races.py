@@ -279,6 +279,8 @@ def test_a_pipeline_says_that_its_streams_are_outside() -> None:
     found = pa.derive(overlay(pa.parse_strategy("zero1*pp"), {"overlap": {"waits": "megatron"}}), pa.model("gpt"))
     assert not found.order and OUTSIDE in found.reference.left_out
     assert OUTSIDE in not_covered(found.reference)
+    with pytest.raises(InputError, match="of which no race is judged"):
+        pa.prove(pa.edit(found, {"set": "reduce.layer.weight.grad_sum.reduce[dp]", "stream": "nccl"}))
 
 
 def test_a_drawing_has_a_lane_for_each_stream() -> None:

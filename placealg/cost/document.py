@@ -59,6 +59,10 @@ SUMMED_IN_RINGS = ("a ring sums a gradient with its owner's part last, in n - 1 
 """The further assumptions behind the figures of a program with rings that sum gradients."""
 
 
+OVERLAPPED = ("of what overlaps the flat buffers of gathers are counted where [overlap] buffers is a number, beside "
+              "the copy in use; inputs and results of reductions are not")
+"""The further assumptions behind the figures of a program that says on which streams events run."""
+
 PREDICTS = "the model has its layers that predict later tokens (--mtp), since a stage has these alone"
 """Said of a strategy that gives those layers a stage: it asks for a model that has them."""
 
@@ -80,6 +84,8 @@ def assumed(program: Step | Walk, of_tensors: bool = True) -> tuple[str, ...]:
         every = (*every, MOMENTUM)
     if any(e.bytes == WIRE_W for e in step.events):
         every = (*every, ROUNDED)
+    if step.reference.buffers:
+        every = (*every, OVERLAPPED)
     every = (*every, f"memory is what the program must hold, never more, under {', '.join(certain_if(step))}")
     if walk.unknown or not of_tensors:
         return (*every, *missing)

@@ -25,7 +25,7 @@ from placealg.step.extra_losses import of_terms, with_statistics
 from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
 from placealg.step.operations import Operations
-from placealg.step.overlap import overlapped
+from placealg.step.overlap import held_ahead, overlapped
 from placealg.step.program import Event, LoopUnit, Reference, Rule, Step
 from placealg.step.rules import Averaging, Living
 from placealg.step.saving import PARAMETERS, Saving
@@ -163,7 +163,7 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
         random_keys=tuple(map(Stream.parse, strategy.option("random", "dropout"))),
         types=strategy_types(strategy),
         sizes=model.sizes,
-        prefetch=int(strategy.option("schedule", "prefetch")),
+        prefetch=max(int(strategy.option("schedule", "prefetch")), held_ahead(strategy)),
         abstract=model.abstract,
         graph=model.graph if placed else Graph(),
         split_dims=split_dims(placed) if placed else FrozenMap(),

@@ -121,8 +121,8 @@ def ordered(step: Step) -> Ordered:
     """
     if step.order and step.reference.pipeline.axis:
         said = next(e for e in step.order if says_order(e))
-        raise InputError(f"{said.path} speaks of streams, and in a pipeline the microbatches of a stage run in the order "
-                         "of its schedule, of which no race is judged")
+        raise InputError(f"{said.path} speaks of streams, and in a pipeline the microbatches of a stage run in the "
+                         "order of its schedule, of which no race is judged")
     listing = Step(step.reference, step.listing)
     copied = {e.group for e in step.events if e.verb == "gather"}
     made = list(_nodes(listing.tree(*STEP_PHASES), step, copied, (), ()))

@@ -291,6 +291,21 @@ def _published_early(said: Overlap, listing: Listing, stream: str) -> None:
 _WAITS: Mapping[str, Callable[[Overlap], Made]] = {"fsdp2": _fsdp2, "deepspeed": _deepspeed, "megatron": _megatron}
 
 
+def held_ahead(strategy: Strategy) -> int:
+    """How many gathered units a device holds beside the one in use, as [overlap] says: flat buffers, or those ahead.
+
+    >>> from placealg.strategy.spec import strategy_on
+    >>> held_ahead(strategy_on("mine", {"dp": 8}, overlap={"waits": "fsdp2", "buffers": 2})), held_ahead(strategy_on(
+    ...     "mine", {"dp": 8}, overlap={"waits": "deepspeed", "prefetch": 3}))
+    (2, 3)
+    """
+    engine, gathers = strategy.option("overlap", "waits"), bool(strategy.option("overlap", "gather"))
+    slots, ahead = strategy.option("overlap", "buffers"), int(strategy.option("overlap", "prefetch"))
+    if not gathers or strategy.pipeline_axis:
+        return 0
+    return slots if engine == "fsdp2" and isinstance(slots, int) else ahead if engine == "deepspeed" else 0
+
+
 def overlapped(step: Step, strategy: Strategy) -> Step:
     """The step with the streams and waits that its strategy says in [overlap]; the same step where it says none."""
     engine, said = str(strategy.option("overlap", "waits")), dict(strategy.tables.get("buffers", FrozenMap()))

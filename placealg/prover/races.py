@@ -36,12 +36,13 @@ SMALL = (1, 2, 4)
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two accesses to one cell of which one writes: `first` is printed before `second`."""
+    """Two accesses to one place of which one writes: `first` touches `cell`, `second`, printed later, `other`."""
 
     obligation: str
     cell: Cell
     first: Node
     second: Node
+    other: Cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def conflicts(program: Ordered, buffers: Mapping[str, Buffer]) -> Iterator[Confl
                 continue
             for early, late in ((one, other), (other, one)):
                 if (early.last.stream != HOST or moved) and early.last is not late.first:
-                    yield Conflict(RACE, early.cell, early.last, late.first)
+                    yield Conflict(RACE, early.cell, early.last, late.first, late.cell)
 
 
 def _moved(node: Node) -> bool:
@@ -183,7 +184,7 @@ def aliased(program: Ordered, buffers: Mapping[str, Buffer]) -> Iterator[Conflic
                         continue
                     ring = (buffer_of(cell, buffers) or Buffer("with")).kind == "ring"
                     if (other.place, other.of) != (cell.place, cell.of) or ring:
-                        yield Conflict(ALIAS, cell, x, y)
+                        yield Conflict(ALIAS, other, x, y, cell)
 
 
 def misplaced(program: Ordered) -> Iterator[Conflict]:
@@ -205,7 +206,7 @@ def misplaced(program: Ordered) -> Iterator[Conflict]:
         for cell in _of_turn(node.reads, again):
             value, place = (cell.holder, cell.of or cell.name), cell.name if cell.of else ""
             if place not in where.get(value, frozenset({""})):
-                yield Conflict(ALIAS, cell, last.get(value, node), node)
+                yield Conflict(ALIAS, cell, last.get(value, node), node, cell)
         for cell in _of_turn(node.writes, again):
             value, place = (cell.holder, cell.of or cell.name), cell.name if cell.of else ""
             copied = node.event.verb == COPY
@@ -252,19 +253,16 @@ class Questions:
         x, y = asked.first, asked.second
         front = self.frontier
         a, b = front.point(x, FIRST), front.point(y, SECOND)
-        place = place_of(asked.cell, self.buffers)
-        other = next(c for c in (*y.writes, *y.reads) if place_of(c, self.buffers) == place)
         ended = [front.has_ended(x, a, up_to) for up_to in front.before(y, x.stream, waits)]
         return [front.inside(x, a), front.inside(y, b), less(front.printed(x, a), front.printed(y, b)),
-                self.slots.same((x, asked.cell, a), (y, other, b)), *map(not_, ended)]
+                self.slots.same((x, asked.cell, a), (y, asked.other, b)), *map(not_, ended)]
 
     def alias(self, asked: Conflict) -> list[Term]:
         """That a read finds, in printed order, what was written for another value, and nothing wrote its own since."""
         x, y = asked.first, asked.second
         front = self.frontier
         a, b = front.point(x, FIRST), front.point(y, SECOND)
-        cell = asked.cell
-        other = next(c for c in x.writes if place_of(c, self.buffers) == place_of(cell, self.buffers))
+        cell, other = asked.other, asked.cell
         fresh = []
         for node in self.program.nodes:
             mine = (cell.place, cell.of)
@@ -371,5 +369,5 @@ def formulas(program: Ordered, obligation: str) -> tuple[list[Term], list[tuple[
 def told(pair: Conflict) -> str:
     """A pair in words."""
     if pair.obligation == ALIAS:
-        return f"{pair.second} finds in {pair.cell} what {pair.first} wrote for another value"
+        return f"{pair.second} finds in {pair.other} what {pair.first} wrote for another value"
     return f"{pair.second} may begin before {pair.first} has ended, and both touch {pair.cell}"

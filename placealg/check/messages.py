@@ -94,4 +94,5 @@ def _example(step: Step, found: Stuck, left: tuple[Waits, ...]) -> Counterexampl
     return Counterexample(
         SCHEDULE, event.path, "", tuple(sizes.items()), ((axis, stage),), "",
         f"{len(left)} of {found.ranks} stages wait forever", WANT, None,
-        f"{told}. A run of the messages alone stops there, with stages {stages} left", line=event.line)
+        f"{told}. A run of the messages alone stops there, with stages {stages} left",
+        single_device="runs to its end", distributed=f"stages {stages} wait forever", line=event.line)

@@ -159,6 +159,7 @@ def test_the_times_keep_the_rule_on_generated_posts(order: str, posted: str, chu
     ("zb_h1", "four", messages._steady(3, 1, 0, 0)), ("zb_h1", "four", messages._steady(1, 1, 1, 0)),
     ("zb_h2", "grouped", messages._steady(5, 3, 2, 2)),
     ("interleaved", "four", messages._steady(1, 0, 0, 0)), ("interleaved", "four", messages._steady(1, 2, 0, 0)),
+    ("interleaved", "four", messages._steady(2, 3, 0, 0)),
     ("interleaved", "grouped", messages._steady(1, 1, 0, 0)), ("interleaved_zb", "four", messages._steady(3, 1, 1, 0)),
 ])
 def test_times_that_are_off_by_one_are_refuted(order: str, posted: str, wrong: Times) -> None:
@@ -177,6 +178,27 @@ def test_each_part_of_the_rule_is_seen_to_fail() -> None:
         fact = timed("gpipe", "alone", wrong)
         broken = {name for name, formula in fact.failures if PROCESS.ask([*fact.known, formula]).status == SAT}
         assert part in broken and fact.verdict == REFUTED
+
+
+@pytest.mark.parametrize("order", ["1f1b", "zb_h1", "interleaved"])
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_the_solver_hears_of_every_message(order: str, chunks: int) -> None:
+    """What is sent between the n-th item of a stage and the k-th of another, by its phase, is among the formulas'."""
+    chosen = pipeline(order, "grouped", chunks)
+    for p, m in ((2, 4), (3, 6)):
+        sent, received = dict[Any, tuple[int, int]](), dict[Any, tuple[int, int]]()
+        for stage in range(p):
+            counted = {"forward": 0, "backward": 0, "weights": 0}
+            for item, into, out in hops(chosen, stage, p, m):
+                received.update({x: (stage, counted[item.phase]) for x in into})
+                sent.update({x: (stage, counted[item.phase]) for x in out})
+                counted[item.phase] += 1
+        assert sent.keys() == received.keys() and sent
+        for message, (stage, n) in sent.items():
+            heard = {(phase, number(source), number(target), number(k)) for phase, holds, source, k, target in
+                     messages._messages(z3.IntVal(p), z3.IntVal(stage), z3.IntVal(n), None, chunks > 1
+                                        and order == "interleaved") if z3.is_true(z3.simplify(holds))}
+            assert (message.phase, stage, *received[message]) in heard
 
 
 # one size, and what is open

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any
 
 from placealg.progress import each
-from placealg.prover.evidence.certificate import LEMMA, WHOLE_STEP, question
+from placealg.prover.evidence.certificate import LEMMA, POSTS, WHOLE_STEP, question
 from placealg.prover.evidence.cutoff import WrittenOut
 from placealg.prover.evidence.lemmas import LEMMAS
 from placealg.prover.evidence.replay import Replay
@@ -24,6 +24,7 @@ from placealg.prover.evidence.solver import SAT, UNSAT, SolverProcess
 from placealg.prover.examine import OF_OPS, PER_GROUP
 from placealg.prover.obligations import FACTS
 from placealg.prover.verdict import ASKED_FOR, BOUNDED, CUTOFF, OBLIGATIONS, PARAMETRIC, PROVED, REFUTED, UNDECIDED
+from placealg.strategy.vocabulary import BUFFERED
 
 Entry = Mapping[str, Any]
 """What a manifest says of one file."""
@@ -164,16 +165,21 @@ def groups_amiss(manifest: Entry, program: str) -> str:
     if manifest["verdict"] != PROVED:
         return ""
     try:
-        paths = [str(event["path"]) for event in tomllib.loads(program)["event"]]
-    except (ValueError, KeyError, TypeError):
+        read = tomllib.loads(program)
+        paths = [str(event["path"]) for event in read["event"]]
+        waits = read.get("overlap", {}).get("messages", BUFFERED) != BUFFERED
+    except (ValueError, KeyError, TypeError, AttributeError):
         return "comes with a program that is none"
     groups = dict.fromkeys(found[1] for path in paths if (found := _UPDATE.fullmatch(path)))
+    files = {q["file"] for q in manifest["queries"]}
     for size in _sizes(manifest):
         there = {(q["id"], q["group"]) for q in manifest["queries"] if q["file"].startswith(size)}
         for group, wanted in (*product(("",), OF_OPS), *product(groups, PER_GROUP)):
             if (wanted, group) not in there:
                 told = f"has no file on {wanted} of {group or WHOLE_STEP}"
                 return told + (f" at {size.rstrip('.')}" if size else "")
+        if waits and f"{size}schedule.{POSTS}.smt2" not in files:
+            return "has no file on sends that wait for their receiver"
     return ""
 
 

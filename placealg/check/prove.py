@@ -15,6 +15,7 @@ from placealg.prover.examine import Candidate, examine
 from placealg.prover.verdict import REFUTED, UNDECIDED, Report, not_covered, overall
 from placealg.solver_presence import why_not
 from placealg.step.edit import Edited
+from placealg.step.messages import sends_wait
 from placealg.step.program import Step
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ def judge(step: Step, base: Step | None = None, engine: str = ENGINES[0], file: 
         counterexample=refuted.counterexample(step, base, file, token_mean)
         if refuted and verdict == REFUTED else None,
         lemmas=findings.lemmas, versions=findings.versions)
+    if sends_wait(step.reference.pipeline):
+        from placealg.check.messages import with_messages
+
+        report = with_messages(step, report)
     report = with_precision(step, report, sums, base, file)
     if step.order or step.reference.buffers:  # the simulator of streams is loaded where there are some
         from placealg.check.order import with_order

@@ -13,10 +13,12 @@ from placealg.frozen import FrozenMap
 from placealg.number_formats import told
 from placealg.progress import say
 from placealg.prover.examine import examine
+from placealg.prover.messages import posts_end
 from placealg.prover.races import ORDER, ask
 from placealg.prover.verdict import PROVED, Repair
 from placealg.step.edit import Edited, apply_edits, edit, read_edits
 from placealg.step.instances import ordered
+from placealg.step.messages import sends_wait, unlike
 from placealg.step.program import Event, Rule, Step
 from placealg.step.sums import sums
 from placealg.strategy.buffers import SIZE as SLOTS
@@ -92,7 +94,8 @@ def _races(step: Step) -> bool | None:
 
 def _proved(step: Step) -> bool:
     values = all(v.verdict == PROVED for v in examine(step).verdicts) and not _narrow(step)
-    return values and (not step.order or _races(step) is False)
+    ends = not sends_wait(step.reference.pipeline) or (not unlike(step) and posts_end(step).verdict == PROVED)
+    return values and ends and (not step.order or _races(step) is False)
 
 
 def _narrow(step: Step, asked: str = "") -> bool:

@@ -87,27 +87,27 @@ def _facts(order: str, chunks: int | None) -> tuple[Fact, ...]:
     if order in FOLDED:
         return tuple(_of_a_v(order))
     if order in LATER and order not in TURNS:
-        return (_asked(order, NO_CYCLE, *waiting.grows(order)), *_waiting(order), held(order),
+        return (asked(order, NO_CYCLE, *waiting.grows(order)), *_waiting(order), held(order),
                 held(order, until="weights"))
     if order in TIMES:
         return (*start_times(order), *_waiting(order), held(order))
-    waits = (_asked(order, statement, *found) for statement, found in zip(
+    waits = (asked(order, statement, *found) for statement, found in zip(
         waiting.described(order), (interleaved.attained(order), interleaved.needed(order)), strict=True))
     if order == "interleaved":
         return numbered(order), *waits, held(order)
-    return _asked(order, NO_CYCLE, *interleaved.grows(order)), *waits, held(order), held(order, until="weights")
+    return asked(order, NO_CYCLE, *interleaved.grows(order)), *waits, held(order), held(order, until="weights")
 
 
 def _of_a_v(order: str) -> Iterator[Fact]:
     """The facts about an order of a folded pipeline."""
-    yield _asked(order, NO_CYCLE, *v_schedule.grows(order))
-    yield _asked(order, IN_TURN, *v_schedule.in_turn(order))
+    yield asked(order, NO_CYCLE, *v_schedule.grows(order))
+    yield asked(order, IN_TURN, *v_schedule.in_turn(order))
     waits = v_schedule.attained(order), v_schedule.needed(order)
     for statement, found in zip(v_schedule.described(order), waits, strict=True):
-        yield _asked(order, statement, *found)
+        yield asked(order, statement, *found)
     most = f"at most {HELD[order]} forwards of a chunk of stage i have no backward"
-    yield _asked(order, f"{most}, and once so many", *v_schedule.holds(order))
-    yield _asked(order, f"{most} for the weights, and once so many, where m >= {LEAST[order]}",
+    yield asked(order, f"{most}, and once so many", *v_schedule.holds(order))
+    yield asked(order, f"{most} for the weights, and once so many, where m >= {LEAST[order]}",
                  *v_schedule.holds(order, apart=True))
 
 
@@ -115,7 +115,7 @@ def _waiting(order: str) -> Iterator[Fact]:
     """The facts that a stage may wait as long as is claimed of the order, and never less long."""
     for statement, found in zip(waiting.described(order), (waiting.attained(order), waiting.needed(order)),
                                 strict=True):
-        yield _asked(order, statement, *found)
+        yield asked(order, statement, *found)
 
 
 def acyclic(pipeline: Pipeline) -> Fact:
@@ -129,9 +129,9 @@ def acyclic(pipeline: Pipeline) -> Fact:
 @kept(is_open, 8)
 def _acyclic(order: str) -> Fact:
     if order in LATER:
-        return _asked(order, NO_CYCLE, *(interleaved if order in TURNS else waiting).grows(order))
+        return asked(order, NO_CYCLE, *(interleaved if order in TURNS else waiting).grows(order))
     if order in FOLDED:
-        return _asked(order, NO_CYCLE, *v_schedule.grows(order))
+        return asked(order, NO_CYCLE, *v_schedule.grows(order))
     return start_times(order)[0] if order in TIMES else numbered(order)
 
 
@@ -146,7 +146,7 @@ def written_down(rows: tuple[str, ...]) -> Fact:
     told = [(fault.says, z3.IntVal(fault.left) >= z3.IntVal(fault.right)) for fault in faults(table)]
     times = starts(table)
     early = [] if told else [(TOO_EARLY, z3.IntVal(times[one]) >= z3.IntVal(times[two])) for one, two in edges(table)]
-    found = _asked("written down", f"{ONCE}, on {table.ranks} ranks with {table.chunks} chunks each and "
+    found = asked("written down", f"{ONCE}, on {table.ranks} ranks with {table.chunks} chunks each and "
                                    f"{table.microbatches} microbatches", [], tuple(told or early))
     wrong = "; ".join(says for says, _ in told[:2]) + (f"; and {len(told) - 2} more" if len(told) > 2 else "")
     return replace(found, cls=BOUNDED, reason=wrong)
@@ -183,7 +183,7 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
         and_(i < p - 1, when("backward", i, n) <= when("backward", i + 1, n)),
         and_(i == p - 1, n >= p, when("backward", i, n) <= when("backward", 0, n - p)),
         and_(i == p - 1, n + ahead < total, when("backward", i, n) <= when("forward", i, n + ahead)))
-    return _asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early)))
+    return asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early)))
 
 
 def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
@@ -213,10 +213,10 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
     ends = 2 * (m + term(IDLE, p=p))
     late = or_(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
     return (
-        _asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early))),
-        _asked(order, "every item but the first starts when one that it follows or waits for ends", known,
+        asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early))),
+        asked(order, "every item but the first starts when one that it follows or waits for ends", known,
                (("an item starts when none of them ends", idle),)),
-        _asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", known,
+        asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", known,
                (("an item ends later, or the last one earlier", late),)),
     )
 
@@ -246,7 +246,7 @@ def held(order: str, claim: str = "", until: str = "backward") -> Fact:
     after = [where(until, k) > where("forward", n), or_(k == 0, where(until, k - 1) < where("forward", n))]
     peak = [n == least(total - 1, started + (later if apart else 0)), n + 1 - k != most]
     named = f"at most {claim} forwards of stage i have no backward{' for the weights' if apart else ''}"
-    return _asked(order, f"{named}, and once so many", [*known, ahead >= 0, *after],
+    return asked(order, f"{named}, and once so many", [*known, ahead >= 0, *after],
                   (("there are more, or never so many", or_(n + 1 - k > most, and_(*peak))),))
 
 
@@ -266,7 +266,7 @@ def _needed(p: Any, i: Any) -> tuple[tuple[str, Any, str, Any], ...]:
             ("backward", i < p - 1, "backward", i + 1))
 
 
-def _asked(order: str, statement: str, known: list[Any], failures: tuple[tuple[str, Any], ...]) -> Fact:
+def asked(order: str, statement: str, known: list[Any], failures: tuple[tuple[str, Any], ...]) -> Fact:
     """The fact that no sizes that satisfy `known` let one of the failures happen."""
     answer = PROCESS.ask([*known, or_([formula for _, formula in failures])])
     found = Fact(order, statement, PROVED, PARAMETRIC, "", tuple(known), failures)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placealg.notebook_display import Shown
+from placealg.step.messages import sends_wait
 from placealg.step.pipeline import Pipeline
 from placealg.step.program import Event, Reference
 
@@ -82,7 +83,7 @@ NOT_COVERED = _uncovered()
 """What no verdict on a step without a loss scale and averages covers."""
 
 BLOCKING = "a send that waits for its receiver: stages go on once a message is on its way"
-"""What no verdict on a pipeline covers, in addition to NOT_COVERED."""
+"""What no verdict on a pipeline covers, in addition to NOT_COVERED, unless it is said how messages are posted."""
 
 _WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gradients while they are reduced")}
 """Key of an element size on the wire -> the key of the size at rest, and what is sent."""
@@ -91,7 +92,8 @@ _WIRES = {"wire_w": ("w", "weights while they are gathered"), "wire": ("g", "gra
 def _of_pipelines(reference: Reference) -> Iterator[str]:
     """What no verdict on a pipeline covers."""
     if reference.pipeline.axis:
-        yield BLOCKING
+        if not sends_wait(reference.pipeline):
+            yield BLOCKING
         yield _depths(reference.pipeline)
         if reference.pipeline.grouped:
             yield (f"numbers of microbatches that are no multiple of {reference.pipeline.axis}: the "

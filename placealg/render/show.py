@@ -13,7 +13,7 @@ from placealg.render.text_layout import Line, Span, bold, dim, indent, line, pro
 from placealg.render.values import readable, short
 from placealg.step.program import STEP_PHASES, Event, EventLoop, Node, Step
 from placealg.strategy.spec import Strategy
-from placealg.strategy.vocabulary import AS_TYPED
+from placealg.strategy.vocabulary import AS_TYPED, BUFFERED
 
 SENTENCES_FROM = 110
 """The width from which the reasons stand beside the events as sentences; below, as names of rules."""
@@ -105,8 +105,10 @@ def settings(strategy: Strategy) -> list[tuple[str, str]]:
     if strategy.pipeline_axis:
         order, chunks = strategy.option("schedule", "pipeline"), strategy.option("schedule", "chunks")
         stages = ", ".join(map(str, strategy.option("schedule", "stages")))
+        posted = strategy.option("overlap", "messages")
         rows.append(("pipeline", f"{order} along {strategy.pipeline_axis}"
-                     + (f", {chunks} chunks" if chunks != 1 else "") + (f"; layers {stages}" if stages else "")))
+                     + (f", {chunks} chunks" if chunks != 1 else "") + (f"; layers {stages}" if stages else "")
+                     + (f"; messages posted {posted}" if posted != BUFFERED else "")))
     if strategy.rings:
         rows.append(("gathered", f"in a ring along {', '.join(strategy.rings)}"))
     if strategy.recomputed:

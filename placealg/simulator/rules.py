@@ -78,7 +78,7 @@ def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -
     >>> stage_order(Pipeline("pp"), 0, 2, 3)
     (F0, F1, B0, F2, B1, B2)
     """
-    chunks, behind = pipeline.chunks or 1, ranks - 1 - stage
+    chunks = pipeline.chunks or 1
     if pipeline.actions:
         mine = [chunk for chunk in range(ranks * chunks) if home(pipeline, chunk, ranks) == stage]
         done = []
@@ -95,8 +95,7 @@ def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -
                          f"does not divide m = {microbatches}")
     forwards = list(_through("forward", range(chunks), ranks, microbatches))
     backwards = list(_through("backward", range(chunks)[::-1], ranks, microbatches))
-    ahead = {"gpipe": len(forwards), "interleaved": 2 * behind + (chunks - 1) * ranks, "zb_h2": 2 * behind,
-             "interleaved_zb": behind + (chunks - 1) * ranks}.get(pipeline.order, behind)
+    ahead = runs_ahead(pipeline, stage, ranks, len(forwards))
     done, waiting = forwards[:ahead], forwards[ahead:]
     held = {"zb_h1": stage, "zb_h2": 2 * stage, "interleaved_zb": stage}.get(pipeline.order)
     put_off: list[Item] = []
@@ -108,6 +107,17 @@ def stage_order(pipeline: Pipeline, stage: int, ranks: int, microbatches: int) -
             if len(put_off) > held:
                 done.append(put_off.pop(0))
     return (*done, *put_off)
+
+
+def runs_ahead(pipeline: Pipeline, stage: int, ranks: int, forwards: int) -> int:
+    """How many forwards a stage runs before it alternates them with backwards, of an order that does.
+
+    >>> [runs_ahead(Pipeline("pp"), stage, 3, 5) for stage in range(3)]
+    [2, 1, 0]
+    """
+    behind, more = ranks - 1 - stage, ((pipeline.chunks or 1) - 1) * ranks
+    return {"gpipe": forwards, "interleaved": 2 * behind + more, "zb_h2": 2 * behind,
+            "interleaved_zb": behind + more}.get(pipeline.order, behind)
 
 
 def _through(phase: str, chunks: Sequence[int], ranks: int, microbatches: int) -> Iterator[Item]:

@@ -404,7 +404,7 @@ def pipeline_of(strategy: Strategy, model: Model) -> Pipeline:
     found = Pipeline(strategy.pipeline_axis, strategy.option("schedule", "pipeline"), None if chunks == "v" else chunks,
                      strategy.option("schedule", "stages"), strategy.stages_alone,
                      max(1, len([u for u in predicting(model.graph) if model.graph.single(u)])),
-                     strategy.option("schedule", "actions"))
+                     strategy.option("schedule", "actions"), str(strategy.option("overlap", "messages")))
     return found.dealt(strategy.mesh.sizes().get(found.axis))
 
 

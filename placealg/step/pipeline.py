@@ -19,6 +19,7 @@ from placealg.models.graph import Graph
 from placealg.polynomial import Polynomial
 from placealg.step.actions import Table, read_table
 from placealg.step.folded import FOLDED, HELD, LEAST, folded_work
+from placealg.strategy.vocabulary import BUFFERED
 
 FIRST, LAST = STAGE_ENDS
 """The parts of a model before and after its repeated units."""
@@ -83,6 +84,7 @@ class Pipeline:
     the parts, "first", "prediction" and "last", whose chunk has no layer, but one instance of a unit that stands there
     (`models.stage_parts`), or of `predicting` of them where those predict. `actions` are the rows of an order that is
     written down for its own number of ranks and microbatches; `order` is then the one by which its chunks are dealt.
+    `messages` says how stages post what they send and receive (`step.messages`).
     """
 
     axis: str
@@ -92,6 +94,7 @@ class Pipeline:
     alone: tuple[str, ...] = ()
     predicting: int = 1
     actions: tuple[str, ...] = ()
+    messages: str = BUFFERED
 
     def ranks(self, sizes: Mapping[str, int]) -> int:
         """The number of stages at these sizes of the axes.

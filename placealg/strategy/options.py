@@ -56,12 +56,14 @@ from placealg.strategy.vocabulary import (
     AS_TYPED,
     AVERAGES,
     AVG,
+    BUFFERED,
     IN_A_V,
     KEPT_FOR,
     LOSSES,
     OPTIMIZERS,
     OVERLAPS,
     PADS,
+    POSTED,
     RANK,
     RING,
     USE,
@@ -321,7 +323,12 @@ TABLES: Mapping[str, Table] = {
          "prefetch": Key(whole(0), 1, (
                 "prefetch says how many turns of its unit's loop ahead a gather is issued.",)),
          "buffers": Key(counted(SLOTS), SLOTS, (
-                "buffers says how many flat buffers gathers are received in, in turn; K: any number.",))}),
+                "buffers says how many flat buffers gathers are received in, in turn; K: any number.",)),
+         "messages": Key(choice(*POSTED), BUFFERED, (
+                "messages says how the stages of a pipeline post their messages, where a send waits for its receiver: "
+                "each alone, a send together with the next receive (grouped), or up to four between two blocks of a "
+                "forward and a backward.",
+                "buffered: a stage goes on once its message is on its way; the others are part of schedule."))}),
     "buffers": Table(
         "the slots of memory in which values are put that events on several streams use: a ring, an allocator's "
         "blocks, or the slot of another value",

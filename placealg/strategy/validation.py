@@ -111,10 +111,11 @@ def _pipeline_problems(strategy: Strategy) -> Iterator[Problem]:
         if listed[at] and (end in alone or (PREDICTION in alone and end == ALONE[-1])):
             yield ("schedule", "alone"), InputError(f"[schedule] alone says that the {SAID.get(end, end)} stage has no "
                                                     f"layer, and stages = {list(listed)} gives it {listed[at]}")
-    for key in ("pipeline", "chunks", "stages", "alone", "actions"):
-        if not axes and key in strategy.tables.get("schedule", FrozenMap()):
-            yield ("schedule", key), InputError(f"[schedule] {key}: no axis is a pipeline; one names [\"{LAYER}\"] in "
-                                                "[dims]")
+    for table, key in (*(("schedule", k) for k in ("pipeline", "chunks", "stages", "alone", "actions")),
+                       ("overlap", "messages")):
+        if not axes and key in strategy.tables.get(table, FrozenMap()):
+            yield (table, key), InputError(f"[{table}] {key}: no axis is a pipeline; one names [\"{LAYER}\"] in "
+                                           "[dims]")
 
 
 def _chunks_needed(axis: str, ranks: int | None, chunks: int | str, listed: int) -> str:

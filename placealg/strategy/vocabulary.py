@@ -95,3 +95,8 @@ AVG = "avg"
 
 OVERLAPS = ("fsdp2", "deepspeed", "megatron")
 """Whose streams and waits `[overlap] waits` may name."""
+
+BUFFERED, FOUR = "buffered", "four"
+
+POSTED = (BUFFERED, "alone", "grouped", FOUR)
+"""How the stages of a pipeline may post their messages; a send that is not buffered waits for its receiver."""

@@ -17,7 +17,7 @@ from placealg.check.prove import prove
 from placealg.cli.bug_files import comment, folder, names, path_of
 from placealg.cli.museum import FEW, examined, exhibit
 from placealg.frozen import FrozenMap
-from placealg.prover.verdict import PARAMETRIC, PROVED
+from placealg.prover.verdict import BLOCKING, PARAMETRIC, PROVED
 from placealg.render.museum import SHOWN, Exhibit, markdown_row
 from placealg.render.museum import museum as page
 from placealg.render.text_layout import plain
@@ -112,6 +112,15 @@ def test_what_only_some_order_shows_is_refuted_by_it(name: str) -> None:
     assert verdicts.verdict == PROVED and {v.id for v in verdicts.obligations} > of
 
 
+def test_what_waits_for_its_receiver_is_refuted_by_a_run_of_the_messages() -> None:
+    found = found_of("pytorch_172668")
+    assert (found.wrong, found.report.refuted()) == ((), ("schedule",)) and BLOCKING not in found.report.not_covered
+    twin = read_case(str(folder().parent / "proved" / "pytorch_172668.toml"), None, [])
+    assert prove(twin.step).verdict == PROVED and twin.step.events == found.step.events
+    example = found.report.counterexample
+    assert example is not None and "with stages 0, 1 left" in example.explanation
+
+
 def test_only_those_are_of_types() -> None:
     assert {n for n in names() if read_case(str(path_of(n)), None, []).expect == Expect(
         "refuted", obligation="precision")} == set(OF_TYPES)
@@ -128,7 +137,7 @@ def test_a_file_is_short_and_tells_what_happened(name: str) -> None:
 NO_EDIT_REPAIRS = {
     # the strategy itself declares it so
     "transformers_34191", "transformers_34373", "megatron_deepspeed_276", "pytorch_168058", "megatron_7513",
-    "verl_7321", "deepspeed_1800", "llamafactory_9769", "pytorch_106395", "pytorch_190626",
+    "verl_7321", "pytorch_172668", "deepspeed_1800", "llamafactory_9769", "pytorch_106395", "pytorch_190626",
     # a buffer is to be recorded on a stream, or cleared: no wait mends it
     "deepspeed_7965", "megatron_4609", "megatron_5788",
     # events of several kinds are missing, moved or changed
@@ -193,7 +202,8 @@ def test_every_report_is_there() -> None:
     assert sorted(found) == sorted({*names()} - BESIDE - {*OF_ORDER})
 
 
-BESIDE = {"automodel_3530", "megatron_deepspeed_442", "pytorch_134052", "pytorch_144530", "pytorch_180952",
+BESIDE = {"automodel_3530", "megatron_deepspeed_442", "pytorch_134052", "pytorch_144530", "pytorch_172668",
+          "pytorch_180952",
           "torchtitan_1732", "fairscale_180", "pytorch_115710", "automodel_763",
           "deepspeed_8152", "detectron2_1732", "kempnerforge_115",
           "megatron_7186", "megatron_7513", "ms_swift_9935", "onevision_encoder_65", "picotron_5", "strix_halo_6",

@@ -54,6 +54,8 @@ CASES = {
                         "test_order", "test_flow"),
     "placealg.prover.evidence.cutoff": ("test_cutoff",),
     "placealg.prover.schedule": ("test_schedule",),
+    "placealg.prover.messages": ("test_messages",),
+    "placealg.step.messages": ("test_messages",),
     "placealg.step.pipeline": ("test_pipeline", "test_schedule"),
     "placealg.step": ("test_reference", "test_step_graph", "test_groups", "test_recompute", "test_saved_tensors",
                       "test_derived", "test_split", "test_operations"),

@@ -92,7 +92,7 @@ def test_outside_of_its_condition_it_waits_longer(order: str, times: tuple[int, 
 def test_another_waiting_another_order_or_too_few_microbatches_are_refuted(
         table: dict[str, str], order: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table, order, wrong)
-    facts = [schedule._asked(order, "", *asked(order)) for asked in (waiting.attained, waiting.needed)]
+    facts = [schedule.asked(order, "", *asked(order)) for asked in (waiting.attained, waiting.needed)]
     assert any(fact.verdict == REFUTED for fact in facts)
 
 
@@ -100,12 +100,12 @@ def test_another_waiting_another_order_or_too_few_microbatches_are_refuted(
 def test_lengths_outside_of_the_cones_are_refuted(order: str, edges: tuple[int, int, int],
                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(waiting.FAST, order, ((edges,),))  # type: ignore[attr-defined]
-    assert schedule._asked(order, "", *waiting.attained(order)).verdict == REFUTED
+    assert schedule.asked(order, "", *waiting.attained(order)).verdict == REFUTED
 
 
 @pytest.mark.parametrize("order", ["zb_h1", "zb_h2"])
 def test_times_that_exclude_a_cycle_are_times_of_the_order(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert schedule._asked(order, "", *waiting.grows(order)).verdict == PROVED
+    assert schedule.asked(order, "", *waiting.grows(order)).verdict == PROVED
     monkeypatch.setitem(AHEAD, order, "3*(p - 1 - i)")
     assert held(order, "Min(m, p)").verdict == REFUTED
     assert held(order, "Min(m, p)", until="weights").verdict == REFUTED
@@ -142,10 +142,10 @@ def test_where_weights_take_longer_than_forwards_chunks_in_turns_wait_longer() -
 def test_another_waiting_or_another_order_of_chunks_in_turns_is_refuted(
         table: dict[str, str], order: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table, order, wrong)
-    facts = [schedule._asked(order, "", *asked(order)) for asked in (interleaved.attained, interleaved.needed)]
+    facts = [schedule.asked(order, "", *asked(order)) for asked in (interleaved.attained, interleaved.needed)]
     assert any(fact.verdict == REFUTED for fact in facts)
 
 
 def test_lengths_outside_of_the_cone_of_chunks_in_turns_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(interleaved.FAST, "interleaved_zb", ((1, 1, 2),))  # type: ignore[attr-defined]
-    assert schedule._asked("", "", *interleaved.attained("interleaved_zb")).verdict == REFUTED
+    assert schedule.asked("", "", *interleaved.attained("interleaved_zb")).verdict == REFUTED

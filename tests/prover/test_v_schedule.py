@@ -93,7 +93,7 @@ def number(term: Any) -> int:
 
 
 def refuted(asked: Asked) -> bool:
-    return schedule._asked("", "", *asked).verdict == REFUTED
+    return schedule.asked("", "", *asked).verdict == REFUTED
 
 
 @pytest.mark.parametrize("order", FOLDED)

@@ -24,19 +24,24 @@ from placealg.prover.evidence.types import formulas
 from placealg.prover.evidence.vacuity import questions
 from placealg.prover.examine import PER_GROUP, Candidate, in_case, of_ops
 from placealg.prover.joined import prepared
+from placealg.prover.messages import posts_end
 from placealg.prover.obligations import Failure, Obligations, obligations
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.op_obligations import network_obligations, sites_of
 from placealg.prover.races import ORDER
-from placealg.prover.schedule import acyclic
+from placealg.prover.schedule import Fact, acyclic
 from placealg.prover.sums import PRECISION
 from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS, PROVED, REFUTED, Report, Verdict
 from placealg.step.instances import Ordered, ordered
+from placealg.step.messages import sends_wait, unlike
 from placealg.step.program import Step
 from placealg.step.sums import sums
 
 LEMMA = "lemma"
 WHOLE_STEP = "the whole step"
+POSTS = "posts"
+"""The part of `schedule` on sends that wait for their receiver."""
+
 _LONGEST_NAME = 120
 
 _LEGEND = (
@@ -53,6 +58,12 @@ _OF_ORDER = (
     "ahead: of a stage with chunks, how many forwards more than the last stage of one chunk it runs first",
 )
 
+_OF_POSTS = (
+    "p, i: the number of stages, one of them; n, k, j: an item's number among those of its phase on its stage",
+    "total: how many forwards a stage runs, and as many backwards; more: how many of them chunks add to those ahead",
+    "a post's time is a number; stage.k, post.k: in a circle of posts that wait for each other, the k-th one's stage, "
+    "and its number there",
+)
 
 _OF_STREAMS = (
     "size.X: how often a loop runs whose count is X; size.K: the number of slots of a ring",
@@ -166,21 +177,34 @@ class _Files:
                 yield self.query(identifier, "", generated)
 
     def schedule(self, messages: Obligations) -> Iterator[Query]:
-        """The query that the order in which stages run has no cycle; the obligations on messages, if there are any."""
+        """The query that the order in which stages run has no cycle; the obligations on messages, if there are any.
+
+        Where sends wait for their receiver there is one, too, that no stage waits forever.
+        """
         pipeline, verdict = self.step.reference.pipeline, self.verdicts["schedule", ""]
-        fact = acyclic(pipeline)
+        facts = [acyclic(pipeline)]
+        yield self._of_sizes(facts[0], verdict, "each item with a start time that the formulas spell out")
+        if sends_wait(pipeline) and not unlike(self.step):
+            facts.append(posts_end(self.step))
+            if facts[1].failures:
+                by = "with a time that the formulas spell out" if facts[1].verdict != REFUTED else \
+                    "by its stage, and its number there"
+                yield self._of_sizes(facts[1], verdict, f"each post {by}", POSTS)
+        if messages.instances["schedule"] or (verdict.verdict != PROVED and all(f.verdict == PROVED for f in facts)):
+            yield self.query("schedule", "", messages, "messages")
+
+    def _of_sizes(self, fact: Fact, verdict: Verdict, times: str, *part: str) -> Query:
+        """The query that no sizes break a fact on an order of stages."""
         expected = {PROVED: UNSAT, REFUTED: SAT}.get(fact.verdict, "")
         happens = "at some sizes one of the failures below happens" if expected == SAT else \
             f"no sizes, stage and items let one of the failures below happen, so that {fact.statement}"
         lines = [*self.head(f"schedule: {OBLIGATIONS['schedule']}", "", happens, expected,
-                            ("order", f"{fact.order}, each item with a start time that the formulas spell out"),
+                            ("order", f"{fact.order}, {times}"),
                             _ended(verdict), ("instances", f"1 behind the {len(fact.failures)} formulas below"),
-                            legend=_OF_ORDER),
+                            legend=_OF_POSTS if part else _OF_ORDER),
                  *_asked("QF_LIA", list(fact.known), fact.failures)]
-        yield Query(self.name("schedule"), "schedule", "", str(verdict.verdict), expected, _joined(lines), 1,
-                    len(fact.failures))
-        if messages.instances["schedule"] or (verdict.verdict != PROVED and fact.verdict == PROVED):
-            yield self.query("schedule", "", messages, "messages")
+        return Query(self.name("schedule", *part), "schedule", "", str(verdict.verdict), expected, _joined(lines), 1,
+                     len(fact.failures))
 
     def of_groups(self) -> Iterator[Query]:
         """The obligations of every parameter group."""

@@ -70,7 +70,8 @@ def test_no_command_calls_it_proved(words: list[str], bad: Path, placealg: Run, 
     assert got.code in (0, 1) and ("precision" in told or words[0] == "diff")
 
 
-def test_the_playground_tells_it() -> None:
+def test_the_playground_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the page writes its file where it runs
     assert json.loads(answer("proof", BAD, ""))["verdict"] == "REFUTED"
 
 

@@ -30,7 +30,7 @@ NEAR = {
     "prover": ("tests/mutation/test_mutation.py", "tests/check/test_prove.py", "tests/prover/test_prove_network.py",
                "tests/features/test_zero_family.py", "tests/step/test_pipeline.py", "tests/prover", "tests/features"),
     "simulator": ("tests/simulator", "tests/features"),
-    "rule": ("tests/step/test_derived.py", "tests/step"),
+    "rule": ("tests/step/test_derived.py", "tests/step", "tests/prover/test_races.py"),
     "types": ("tests/prover/test_types_of_sums.py", "tests/cost/test_rounding.py"),
 }
 """Kind of fault -> the files in which a case is looked for, in turn."""

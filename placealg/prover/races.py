@@ -111,7 +111,7 @@ class Slots:
             apart = a[-1] - b[-1]
             return or_(apart == 0, not_(visit), apart >= size, -apart >= size)
         mine, others = self.lives(cell)[x.name], self.lives(second)[y.name]
-        own = and_([s == t for s, t in zip(a, b, strict=True)]) if mine is others or mine == others else NO
+        own = and_([s == t for s, t in zip(a, b, strict=True)]) if mine == others else NO
         if x.stream in buffer.recorded:
             return own
         gone = less(self.frontier.issued(mine.freed, a), self.frontier.issued(others.made, b))
@@ -134,9 +134,12 @@ class Access:
     writes: bool
 
     def joins(self, node: Node, cell: Cell, writes: bool) -> bool:
-        """Whether the next access to the place belongs to the same run: nothing else touches the place between."""
+        """Whether the next access to the place belongs to the same run: nothing else touches the place between.
+
+        All of a run happen in the same turns, so that its ends stand for it.
+        """
         last = self.last
-        return ((cell, writes, node.stream) == (self.cell, self.writes, last.stream)
+        return ((cell, writes, node.stream, node.event.at) == (self.cell, self.writes, last.stream, last.event.at)
                 and node.path[:-1] == last.path[:-1] and not (_moved(node) or _moved(last)))
 
 

@@ -14,8 +14,9 @@ import placealg as pa
 from placealg.check.order import with_order
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
+from placealg.prover.races import conflicts
 from placealg.prover.verdict import ASKED_FOR, PROVED, REFUTED, not_covered
-from placealg.simulator.streams import Unrolled, sizes_of
+from placealg.simulator.streams import Unrolled
 from placealg.step.instances import ordered
 from placealg.step.order import Wait
 from placealg.step.overlap import OUTSIDE
@@ -49,7 +50,8 @@ def wrong_somewhere(found: Step, runs: int = 4, largest: int = 3) -> bool:
     """Whether the machine finds a race, or a read that is wrong, at small sizes: it asks no solver."""
     program = ordered(found)
     for size, m, slots in itertools.product((1, largest), (1, 2), (1, 2, 3)):
-        sizes = {**dict.fromkeys(sizes_of(program, {}), size), "m": m}
+        counts = (str(loop.count) for node in program.nodes for loop in node.loops)
+        sizes = {**dict.fromkeys(counts, size), "m": m}
         for chance in (None, random.Random(size)):
             unrolled = Unrolled(program, sizes, slots, chance=chance)
             if any(unrolled.races()) or unrolled.run() or any(unrolled.run(random.Random(k)) for k in range(runs)):
@@ -287,3 +289,14 @@ def test_a_drawing_has_a_lane_for_each_stream() -> None:
     drawn = str(pa.draw(step("zero3", "fsdp2")))
     assert all(f">{stream}</text>" in drawn for stream in ("compute", "gather", "reduce"))
     assert "turn -K" in drawn and ">compute</text>" not in str(pa.draw(step("zero3", "none")))
+
+
+def test_what_runs_in_other_microbatches_stands_for_itself() -> None:
+    """A run of accesses is told by its ends: an event of the first microbatch alone is no end of those of all."""
+    total = "backward.layer.weight.grad_sum"
+    found = pa.edit(pa.derive(pa.parse_strategy("dp"), pa.abstract()), {"set": "update.layer.weight.norm",
+                    "stream": "side"}, {"insert": {"path": f"{total}.scale", "divisor": "2", "at": "first"},
+                                        "after": f"{total}.accumulate"})
+    program = ordered(found)
+    asked = {(c.first.name, c.second.name) for c in conflicts(program, program.reference.buffers)}
+    assert {(f"{total}.{verb}", "update.layer.weight.norm") for verb in ("accumulate", "scale")} <= asked

@@ -7,7 +7,8 @@ its name and its turn; what it reads must be what it reads in the program withou
 place of its own and events run as they are printed. A race shows as a read that depends on the chance, two values in
 one slot as a read that is wrong in printed order, too.
 
-It shares with the prover what events read and write, and nothing of how it decides.
+It shares with the prover what events read and write, which loops two events are both in, and over which events a block
+lives; of how the prover decides it shares nothing.
 """
 
 from __future__ import annotations
@@ -272,10 +273,4 @@ class Unrolled:
 
 def _key(path: tuple[int, ...], turns: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(itertools.chain(*zip(turns, path, strict=True)))
-
-
-def sizes_of(program: Ordered, at: Mapping[str, int], usual: int = 2) -> dict[str, int]:
-    """Count of a loop -> its size: `at`, else `usual`."""
-    counts = {str(loop.count) for node in program.nodes for loop in node.loops}
-    return {count: at.get(count, usual) for count in counts}
 

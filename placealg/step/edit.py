@@ -255,7 +255,7 @@ class _Draft:
 
     def of_anchor(self, anchor: Event, value: str, verb: str) -> tuple[str, str]:
         if verb == JOIN:
-            return "", self.reference.group(anchor.group).unit if anchor.group else anchor.unit
+            return "", self.reference.unit_of(anchor)
         pairs = tuple(holders(value, verb, self.reference))
         return next((pair for pair in ((anchor.group, ""), ("", anchor.unit)) if pair in pairs),
                     pairs[0] if len(pairs) == 1 else ("", ""))

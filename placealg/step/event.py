@@ -442,6 +442,10 @@ class Reference:
                 return group
         raise InputError(f"unknown parameter group '{name}'", name=name, valid=[g.name for g in self.groups])
 
+    def unit_of(self, event: Event) -> str:
+        """The unit whose loop runs an event: its group's, else its own; "" for global values."""
+        return self.group(event.group).unit if event.group else event.unit
+
     def unit(self, name: str) -> LoopUnit:
         """The unit called `name`."""
         return next(u for u in self.units if u.name == name)

@@ -254,7 +254,6 @@ def _cell(event: Event, storage: tuple[str, str, str], reference: Reference, uni
 class Lifetime:
     """One life of an allocator's block in the body of a loop: the node that takes it, and that which gives it back."""
 
-    body: tuple[int, ...]
     number: int
     made: Node
     freed: Node
@@ -271,15 +270,15 @@ def lifetimes(program: Ordered, place: tuple[str, str]) -> dict[str, Lifetime]:
     [forward.layer.weight.free[dp], forward.layer.weight.free[dp]]
     """
     open_: dict[tuple[int, ...], list[Node]] = {}
-    closed: list[tuple[tuple[int, ...], list[Node]]] = []
+    closed: list[list[Node]] = []
     for node in program.nodes:
         body = node.path[:-1]
         if node.event.verb == "free":
             mine = (node.event.group, GATHERED if node.event.value == SHARD else node.event.value) == place
             if mine and body in open_:
-                closed.append((body, [*open_.pop(body), node]))
+                closed.append([*open_.pop(body), node])
         elif any(cell.place == place for cell in (*node.reads, *node.writes)):
             open_.setdefault(body, []).append(node)
-    closed += open_.items()
-    return {node.name: Lifetime(body, number, nodes[0], nodes[-1])
-            for number, (body, nodes) in enumerate(closed) for node in nodes if node.event.verb != "free"}
+    closed += open_.values()
+    return {node.name: Lifetime(number, nodes[0], nodes[-1])
+            for number, nodes in enumerate(closed) for node in nodes if node.event.verb != "free"}

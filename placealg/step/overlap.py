@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from placealg.frozen import FrozenMap
 from placealg.step.event import LOOPED, STEP_PHASES, Event, Phase, Reference, Rule
@@ -39,12 +40,8 @@ class Overlap:
 
     def repeated(self, event: Event) -> bool:
         """Whether the event runs in the loop of a repeated unit."""
-        unit = self.unit(event)
+        unit = self.reference.unit_of(event)
         return bool(unit) and self.reference.unit(unit).repeated
-
-    def unit(self, event: Event) -> str:
-        """The unit in whose loop an event runs."""
-        return self.reference.group(event.group).unit if event.group else event.unit
 
     def gathers(self) -> Iterator[tuple[Event, ...]]:
         """The gathers of a group's weight for one use, with what fetches it for them: one tuple for each use."""
@@ -78,7 +75,7 @@ class Listing:
 
     def __init__(self, said: Overlap) -> None:
         self.events = list(said.events)
-        self.unit = said.unit
+        self.unit = said.reference.unit_of
 
     def named(self, event: Event) -> Event:
         """The event, numbered where its path is taken."""
@@ -90,10 +87,10 @@ class Listing:
         """Where an event stands."""
         return next(n for n, e in enumerate(self.events) if e.path == path)
 
-    def change(self, path: str, **fields: object) -> None:
+    def change(self, path: str, **fields: Any) -> None:
         """Set fields of an event."""
         place = self.at(path)
-        self.events[place] = replace(self.events[place], **fields)  # type: ignore[arg-type]
+        self.events[place] = replace(self.events[place], **fields)
 
     def beside(self, path: str, event: Event, before: bool = False) -> Event:
         """Put an event before or behind another."""
@@ -107,9 +104,8 @@ def _join(phase: Phase, stream: str, of: str = "", unit: str = "", why: str = ""
     return Event(phase, JOIN, stream, unit=unit, of=of, waits=waits, rule=Rule("overlap", why))
 
 
-def _copy(event: Event, why: str, **fields: str) -> Event:
-    made = Event(event.phase, COPY, event.value, event.group, rule=Rule("overlap", why))
-    return replace(made, **fields)  # type: ignore[arg-type]
+def _copy(event: Event, why: str, **fields: Any) -> Event:
+    return Event(event.phase, COPY, event.value, event.group, rule=Rule("overlap", why), **fields)
 
 
 def _ends(events: Sequence[Event], *phases: str) -> tuple[Event, Event] | None:
@@ -143,7 +139,7 @@ def _fsdp2(said: Overlap) -> Made:
     for run in gathered:
         last = run[-1]
         copy = listing.beside(last.path, _copy(last, "what was gathered is copied out of the flat buffer, where it is "
-                                               "used", out_of=FLAT, waits=(Wait(last.path),)))  # type: ignore[arg-type]
+                                               "used", out_of=FLAT, waits=(Wait(last.path),)))
         free = (Wait(copy.path, f"-{said.slots}" if said.slots == "K" else -int(said.slots)),)
         early = last.phase == "backward" and said.repeated(last) and said.prefetch
         for event in run:
@@ -161,13 +157,10 @@ def _fsdp2(said: Overlap) -> Made:
     for run in said.reductions("backward") if said.reduce else ():
         first = run[0]
         reduces = [e for e in run if e.verb == "reduce"]
-        if not said.repeated(first):
-            packed = listing.beside(first.path, _copy(first, "a gradient is copied into the input of its reduction",
-                                                      into=INPUT), before=True)
-        else:
-            packed = listing.beside(first.path, _copy(
-                first, "a gradient is copied into the input of its reduction, once the reduction before has read that",
-                into=INPUT, waits=(Wait(first.path, -1),)), before=True)  # type: ignore[arg-type]
+        why, earlier = "a gradient is copied into the input of its reduction", tuple[Wait, ...]()
+        if said.repeated(first):
+            why, earlier = f"{why}, once the reduction before has read that", (Wait(first.path, -1),)
+        packed = listing.beside(first.path, _copy(first, why, into=INPUT, waits=earlier), before=True)
         stream = "reduce"
         for number, event in enumerate(run):
             waits: tuple[Wait, ...] = ()
@@ -212,11 +205,12 @@ def _reduced_behind(said: Overlap, listing: Listing, stream: str) -> None:
 
 
 def _deepspeed(said: Overlap) -> Made:
+    unit_of = said.reference.unit_of
     listing, buffers = Listing(said), dict[str, Buffer]()
     gathered = list(said.gathers()) if said.gather else []
     for run in gathered:
         last, early = run[-1], said.prefetch if said.repeated(run[-1]) else 0
-        join = listing.beside(last.path, _join(last.phase, COMPUTE, "allgather", said.unit(last), "what is fetched is "
+        join = listing.beside(last.path, _join(last.phase, COMPUTE, "allgather", unit_of(last), "what is fetched is "
                                                "waited for where it is used; what comes next is then issued"))
         for event in run:
             listing.change(event.path, stream="allgather", ahead=early, behind=join.path if early else "")
@@ -228,7 +222,7 @@ def _deepspeed(said: Overlap) -> Made:
                                                "partitioned are gathered behind the update, on the same stream"))
     reduced = list(said.reductions("backward")) if said.reduce else []
     for run in reduced:
-        listing.beside(run[0].path, _join("backward", "reduce", COMPUTE, said.unit(run[0]), "the reduction waits for "
+        listing.beside(run[0].path, _join("backward", "reduce", COMPUTE, unit_of(run[0]), "the reduction waits for "
                                           "what has been computed"), before=True)
         for event in run:
             listing.change(event.path, stream="reduce")
@@ -241,24 +235,25 @@ def _deepspeed(said: Overlap) -> Made:
 
 
 def _megatron(said: Overlap) -> Made:
+    unit_of = said.reference.unit_of
     listing = Listing(said)
     stream = "nccl"
     for run in said.gathers() if said.gather else ():
         last = run[-1]
-        listing.beside(run[0].path, _join(last.phase, stream, COMPUTE, said.unit(last), "a collective waits for the "
+        listing.beside(run[0].path, _join(last.phase, stream, COMPUTE, unit_of(last), "a collective waits for the "
                                           "stream that issues it"), before=True)
         for event in run:
             listing.change(event.path, stream=stream)
-        listing.beside(last.path, _join(last.phase, COMPUTE, unit=said.unit(last), waits=(Wait(last.path),),
+        listing.beside(last.path, _join(last.phase, COMPUTE, unit=unit_of(last), waits=(Wait(last.path),),
                                         why="the handle of the gather is waited for where its result is used"))
     if said.gather:
         _published_early(said, listing, stream)
     for run in said.reductions("backward") if said.reduce else ():
-        listing.beside(run[0].path, _join("backward", stream, COMPUTE, said.unit(run[0]), "a collective waits for the "
+        listing.beside(run[0].path, _join("backward", stream, COMPUTE, unit_of(run[0]), "a collective waits for the "
                                           "stream that issues it"), before=True)
         for event in run:
             listing.change(event.path, stream=stream)
-    if said.reduce and any(True for _ in said.reductions("backward")):
+    if said.reduce and any(said.reductions("backward")):
         _joined_at_end(said, listing, {stream: None}, COMPUTE, "the update waits for the last reductions")
     found = [e for run in said.reductions("reduce") for e in run] if said.reduce else []
     for event in found:
@@ -271,6 +266,7 @@ def _megatron(said: Overlap) -> Made:
 
 def _published_early(said: Overlap, listing: Listing, stream: str) -> None:
     """Publishes beside the next step's forward, which waits for each where it uses the parameters."""
+    unit_of = said.reference.unit_of
     published = [e for e in said.events if e.verb == "publish" and e.axes and e.phase == "publish"]
     if not published:
         return
@@ -282,7 +278,7 @@ def _published_early(said: Overlap, listing: Listing, stream: str) -> None:
         last = [e for e in published if e.group == group][-1]
         sites = said.reference.group(group).sites
         for unit in sites:
-            first = next((e for e in listing.events if e.phase == "forward" and said.unit(e) == unit), None)
+            first = next((e for e in listing.events if e.phase == "forward" and unit_of(e) == unit), None)
             if first is not None:
                 listing.beside(first.path, _join("forward", COMPUTE, unit=unit, waits=(Wait(last.path, step=-1),), why=(
                     "a unit waits for the gather of its parameters where it first uses them")), before=True)

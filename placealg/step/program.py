@@ -143,7 +143,7 @@ class Step(Shown):
 
     def unit_of(self, event: Event) -> str:
         """The unit whose loop runs the event: its group's, else its own; "" for global values."""
-        return self.reference.group(event.group).unit if event.group else event.unit
+        return self.reference.unit_of(event)
 
 
 def _runs(events: tuple[Event, ...], key: Callable[[Event], Any]) -> Iterator[tuple[Any, tuple[Event, ...]]]:

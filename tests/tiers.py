@@ -22,7 +22,7 @@ import pytest
 
 LISTED = Path(__file__).with_name("slow_cases.txt")
 MEASURED = Path(__file__).resolve().parent.parent / "build" / "case_seconds.tsv"
-LITTLE, EACH, ALONE = 0.25, 0.4, 1.25
+LITTLE, EACH, ALONE = 0.05, 0.3, 1.0
 KEPT = ("tests/differential/test_random_", "tests/differential/test_differential.py",
         "tests/configurations/test_pruning.py::test_the_command_certifies_a_search_that_left_strategies_out",
         "tests/configurations/test_pruning.py::test_no_order_of_a_pipeline_waits_less_than_its_bound[pp_zb_v]",

@@ -88,10 +88,12 @@ def meant(chosen: argparse.Namespace, rest: Sequence[str]) -> None:
     option, equals, value = rest[0].partition("=")
     value = value if equals else rest[1] if len(rest) > 1 else ""
     name, sized = option.removeprefix("--"), hasattr(chosen, "sizes")
-    if option.startswith("--") and sized and re.fullmatch(r"[0-9]+", value):
-        if called(name) == "devices":
-            meant = f"--devices {value}" if hasattr(chosen, "devices") else f"--set devices={value}"
+    if option.startswith("--") and re.fullmatch(r"[0-9]+", value) and called(name) == "devices":
+        meant = (f"--devices {value}" if hasattr(chosen, "devices") else f"--set devices={value}" if sized else
+                 f"--world-size {value}" if hasattr(chosen, "world_size") else "")
+        if meant:
             raise InputError(f"unknown option '{option}'; did you mean '{meant}'?", where=chosen.command)
+    if option.startswith("--") and sized and re.fullmatch(r"[0-9]+", value):
         size = name.replace("-", "_")
         size = size if size in (*SYMBOLS, *AXES) else meant_size(size, SYMBOLS)
         if size:

@@ -97,7 +97,7 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
         return experts(said, {**fields, **tied}, kv, head)
     if said.raw("num-experts") not in OFF:
         return {}, "experts without rotary positions are no family that is read"
-    family, more = _dense(said, rope=rope, rms=rms, swiglu=swiglu, plain=plain, grouped=grouped)
+    family, nearest = _dense(said)
     if family == "gpt2":
         old = {value: key for key, value in NAMES.items()}
         gpt = {old.get(name, name): value for name, value in fields.items()}
@@ -105,8 +105,12 @@ def _fields(said: Said, tp: int) -> tuple[dict[str, Any], str]:
             return {}, "the flags do not say how many positions are learned"
         return {"model_type": "gpt2", **gpt, "n_positions": said.number("max-position-embeddings") or said.number(
             "seq-length"), **tied}, ""
-    if not family or (family == "stablelm" and head not in (None, hidden // heads)):
-        return {}, "activation, norm, biases and positions together are no family that is read"
+    if not family:
+        return {}, f"the flags describe blocks of no family that is read; the nearest, {nearest}"
+    if family == "stablelm" and head not in (None, hidden // heads):
+        return {}, f"blocks as StableLM's have heads of hidden-size / num-attention-heads, and kv-channels is {head}"
+    more = ({"use_qkv_bias": said.flag("add-qkv-bias")} if family == "stablelm" else
+            {"use_bias": not plain} if family == "starcoder2" else {})
     return {"model_type": family, **fields, "num_key_value_heads": kv, **tied, **more,
             **({"head_dim": head or hidden // heads} if head or family == "qwen3" else {})}, ""
 
@@ -120,27 +124,46 @@ def _is_bloom(said: Said, hidden: int, heads: int) -> bool:
             and said.number("kv-channels") in (None, hidden // heads))
 
 
-def _dense(said: Said, *, rope: bool, rms: bool, swiglu: bool, plain: bool,
-           grouped: bool) -> tuple[str, dict[str, Any]]:
-    """The family without experts whose blocks the flags describe, and the fields that say so; ("", {}) for none."""
-    squared, normed = said.flag("squared-relu"), said.flag("qk-layernorm")
-    biased = said.flag("add-qkv-bias") and plain
-    if said.flag("no-position-embedding") and not rope:
-        return "", {}
-    if rope and rms and plain and swiglu and not (normed and biased):
-        return ("qwen3" if normed else "qwen2" if biased else "llama"), {}
-    if rope and rms and plain and squared and not normed and not biased:
-        return "arcee", {}
-    if rope and not rms and not normed:
-        if plain and squared and not biased:
-            return "nemotron", {}
-        if plain and swiglu:
-            return "stablelm", {"use_qkv_bias": biased}
-        if not swiglu and not squared and not biased:
-            return "starcoder2", {"use_bias": not plain}
+_DENSE: Mapping[str, Mapping[str, str]] = {
+    family: dict(zip(("positions", "norm", "activation", "bias", "qkv", "qk", "groups"), words.split(), strict=True))
+    for family, words in {
+        "llama": "rope RMSNorm swiglu none none none any", "qwen2": "rope RMSNorm swiglu none bias none any",
+        "qwen3": "rope RMSNorm swiglu none none norm any", "arcee": "rope RMSNorm squared none none none any",
+        "nemotron": "rope LayerNorm squared none none none any", "stablelm": "rope LayerNorm swiglu none any none any",
+        "starcoder2": "rope LayerNorm gelu any none none any", "gpt2": "learned LayerNorm gelu bias none none none",
+    }.items()}
+"""What the blocks of each family without experts have; `bias` is of every linear op, `qkv` of those three alone."""
+
+_SAID = {
+    ("positions", "rope"): "--position-embedding-type rope", ("norm", "RMSNorm"): "--normalization RMSNorm",
+    ("positions", "learned"): "--position-embedding-type learned_absolute", ("norm", "LayerNorm"):
+    "--normalization LayerNorm", ("activation", "swiglu"): "--swiglu", ("activation", "squared"): "--squared-relu",
+    ("activation", "gelu"): "no --swiglu or --squared-relu", ("bias", "none"): "--disable-bias-linear",
+    ("bias", "bias"): "no --disable-bias-linear", ("qkv", "none"): "no --add-qkv-bias", ("qkv", "bias"):
+    "--add-qkv-bias", ("qk", "none"): "no --qk-layernorm", ("qk", "norm"): "--qk-layernorm",
+    ("groups", "none"): "no --group-query-attention",
+}
+"""The flag that says it."""
+
+
+def _dense(said: Said) -> tuple[str, str]:
+    """The family without experts whose blocks the flags describe; or none, and what the nearest one has instead."""
+    rope = said.flag("use-rotary-position-embeddings") or said.value("position-embedding-type") == "rope"
     learned = said.value("position-embedding-type") == "learned_absolute"
-    other = (swiglu, rms, rope, grouped, normed, plain, squared)
-    return ("gpt2" if learned and not any(other) else ""), {}
+    plain = said.flag("disable-bias-linear")
+    both = said.flag("swiglu") and said.flag("squared-relu")
+    has = {
+        "positions": "rope" if rope else "other" if said.flag("no-position-embedding") or not learned else "learned",
+        "norm": "RMSNorm" if said.value("normalization") == "RMSNorm" else "LayerNorm",
+        "activation": "both" if both else "swiglu" if said.flag("swiglu") else "squared" if said.flag("squared-relu")
+        else "gelu",
+        "bias": "none" if plain else "bias", "qkv": "bias" if plain and said.flag("add-qkv-bias") else "none",
+        "qk": "norm" if said.flag("qk-layernorm") else "none",
+        "groups": "groups" if said.flag("group-query-attention") else "none"}
+    others = {family: [_SAID[part, word] for part, word in blocks.items() if word not in ("any", has[part])]
+              for family, blocks in _DENSE.items()}
+    nearest = min(others, key=lambda family: len(others[family]))
+    return ("", f"{nearest}, has {', '.join(others[nearest])}") if others[nearest] else (nearest, "")
 
 
 def _vocabulary(said: Said, tp: int) -> dict[str, int]:

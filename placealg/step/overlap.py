@@ -17,7 +17,7 @@ from placealg.frozen import FrozenMap
 from placealg.step.event import LOOPED, STEP_PHASES, Event, Phase, Reference, Rule
 from placealg.step.order import COMPUTE, COPY, HOST, JOIN, ORDERING, Wait
 from placealg.step.program import Step
-from placealg.strategy.buffers import Buffer
+from placealg.strategy.buffers import SIZE, Buffer
 from placealg.strategy.spec import Strategy
 
 FLAT, INPUT, REDUCED = "flat", "reduce_input", "reduced"
@@ -140,7 +140,7 @@ def _fsdp2(said: Overlap) -> Made:
         last = run[-1]
         copy = listing.beside(last.path, _copy(last, "what was gathered is copied out of the flat buffer, where it is "
                                                "used", out_of=FLAT, waits=(Wait(last.path),)))
-        free = (Wait(copy.path, f"-{said.slots}" if said.slots == "K" else -int(said.slots)),)
+        free = (Wait(copy.path, f"-{SIZE}" if said.slots == SIZE else -int(said.slots)),)
         early = last.phase == "backward" and said.repeated(last) and said.prefetch
         for event in run:
             listing.change(event.path, stream="gather", into=FLAT if event is last else "",
@@ -287,6 +287,12 @@ def _published_early(said: Overlap, listing: Listing, stream: str) -> None:
 _WAITS: Mapping[str, Callable[[Overlap], Made]] = {"fsdp2": _fsdp2, "deepspeed": _deepspeed, "megatron": _megatron}
 
 
+def _slots(strategy: Strategy) -> int | str:
+    """The flat buffers of a strategy. Gathers two turns ahead fill two at once: a ring of any size then has two."""
+    slots, ahead = strategy.option("overlap", "buffers"), int(strategy.option("overlap", "prefetch"))
+    return ahead if slots == SIZE and ahead > 1 else slots
+
+
 def held_ahead(strategy: Strategy) -> int:
     """How many gathered units a device holds beside the one in use, as [overlap] says: flat buffers, or those ahead.
 
@@ -296,7 +302,7 @@ def held_ahead(strategy: Strategy) -> int:
     (2, 3)
     """
     engine, gathers = strategy.option("overlap", "waits"), bool(strategy.option("overlap", "gather"))
-    slots, ahead = strategy.option("overlap", "buffers"), int(strategy.option("overlap", "prefetch"))
+    slots, ahead = _slots(strategy), int(strategy.option("overlap", "prefetch"))
     if not gathers or strategy.pipeline_axis:
         return 0
     return slots if engine == "fsdp2" and isinstance(slots, int) else ahead if engine == "deepspeed" else 0
@@ -310,9 +316,8 @@ def overlapped(step: Step, strategy: Strategy) -> Step:
         return replace(step, reference=reference)
     if reference.pipeline.axis:
         return replace(step, reference=replace(reference, left_out=(*reference.left_out, OUTSIDE)))
-    option = {key: strategy.option("overlap", key) for key in ("gather", "reduce", "prefetch", "buffers")}
-    listing, buffers = _WAITS[engine](Overlap(reference, step.events, option["gather"], option["reduce"],
-                                              option["prefetch"], option["buffers"]))
+    option = {key: strategy.option("overlap", key) for key in ("gather", "reduce", "prefetch")}
+    listing, buffers = _WAITS[engine](Overlap(reference, step.events, **option, slots=_slots(strategy)))
     _on_host(listing)
     made = replace(step, reference=replace(reference, buffers=FrozenMap({**buffers, **said})))
     return made.listed(listing.events)

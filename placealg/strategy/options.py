@@ -323,7 +323,8 @@ TABLES: Mapping[str, Table] = {
          "prefetch": Key(whole(0), 1, (
                 "prefetch says how many turns of its unit's loop ahead a gather is issued.",)),
          "buffers": Key(counted(SLOTS), SLOTS, (
-                "buffers says how many flat buffers gathers are received in, in turn; K: any number.",)),
+                "buffers says how many flat buffers gathers are received in, in turn; K: any number, or as many as are "
+                "gathered ahead where prefetch says two or more.",)),
          "messages": Key(choice(*POSTED), BUFFERED, (
                 "messages says how the stages of a pipeline post their messages, where a send waits for its receiver: "
                 "each alone, a send together with the next receive (grouped), or up to four between two blocks of a "

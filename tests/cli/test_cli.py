@@ -51,6 +51,7 @@ def test_golden_covers_what_people_read() -> None:
 BAD = [
     (["cost", "zero3", "--dp", "8"], "unknown option '--dp'; did you mean '--set dp=8'?"),
     (["cost", "zero3", "--gpus", "8"], "did you mean '--set devices=8'?"),
+    (["import", "proofs/zero3.toml", "--devices", "8"], "did you mean '--world-size 8'?"),
     (["fit", "zero3", "--device-memory", "80GB", "--gpus", "8"], "did you mean '--devices 8'?"),
     (["cost", "zero3", "--tp", "8"], "did you mean 'zero3*tp --set tp=8'?"),
     (["cost", "zero3", "--seq-len", "8"], "did you mean '--set s=8'?"),

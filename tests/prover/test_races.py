@@ -70,6 +70,14 @@ def without(found: Step) -> Iterator[tuple[str, Step]]:
             yield f"{event.path} {event.waits[k]}", found.listed([*found.order[:n], kept, *found.order[n + 1:]])
 
 
+
+@pytest.mark.parametrize(("more", "verdict"), [({"prefetch": 2}, PROVED), ({"prefetch": 2, "buffers": 1}, REFUTED),
+                                               ({"prefetch": 2, "buffers": 3}, PROVED)])
+def test_gathers_ahead_fill_as_many_buffers(more: dict[str, Any], verdict: str) -> None:
+    found = step("zero3", "fsdp2", **more)
+    assert order_of(found)["race"] == verdict and wrong_somewhere(found) == (verdict == REFUTED)
+
+
 @pytest.mark.parametrize(("strategy", "waits"), RIGHT)
 def test_what_engines_wait_for_is_enough(strategy: str, waits: str) -> None:
     found = step(strategy, waits)

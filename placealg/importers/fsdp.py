@@ -117,6 +117,7 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
         axes = () if none else ("dp",)
     if listed:
         said.read("fsdp", f"{parts.factors[-1][0]}{', and offload' if 'offload' in words else ''}")
+    parts.half = "" if not precision and not lora else "fp16" if precision in ("fp16", "float16") else "bf16"
     if precision and version not in raised and not lora:
         parts.types(w=2, g=2, wire=2, o=4, act=2)
         said.read(precision, "[types] w = g = wire = 2, o = 4: what was loaded is trained")

@@ -91,6 +91,7 @@ def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2, split: int = 1) 
     """DDP on weights of `loaded` bytes, beside axes of `split` ranks; ops keep what autocast makes, of `act` bytes."""
     draft.parts.axis("dp", draft.divided(draft.options.world_size, split, "other parallelism"))
     draft.parts.types(w=loaded, g=loaded, wire=loaded, o=2 * loaded, act=act)
+    draft.parts.half = "fp16" if key in ("fp16", "float16") else "bf16"
     draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
     draft.said.read(key, f"[types] w = g = wire = {loaded}, o = {2 * loaded}: what was loaded is trained, without a "
                          "master")

@@ -57,7 +57,11 @@ def read_levanter(document: Document, options: Options) -> Reading:
     draft.optimizer("optimizer.type", str(said.value("optimizer.type")), OPTIMIZERS)
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": means over all tokens of the step")
-    read_tokens(draft, "data.block_cross_document_attention", DOCUMENTS, off="off: a query sees what is before it")
+    if elsewhere := said.included("data"):
+        said.unsaid("data", f"stands in {said.document.get(elsewhere)}, which says whether a query sees other documents, "
+                            "and whose tokenizer decides the vocabulary", "its keys in this file")
+    else:
+        read_tokens(draft, "data.block_cross_document_attention", DOCUMENTS, off="off: a query sees what is before it")
     _model(draft)
     read_words(draft)
     return draft.reading()
@@ -196,7 +200,8 @@ def _sized(draft: Draft, model: dict[str, Any], family: str) -> str:
     fields = {"model_type": family, **{theirs: said.number(f"model.{ours}") for ours, theirs in SIZES.items()}}
     fields |= {"tie_word_embeddings": model["tie_word_embeddings"]} if "tie_word_embeddings" in model else {}
     shipped = shipped_alike(fields)
-    tokenizer = next((k for k in ("data.tokenizer", "tokenizer") if isinstance(said.raw(k), str)), "")
+    tokenizer = next((k for k in ("data.tokenizer", "tokenizer") if not said.included(k) and isinstance(said.raw(k), str)),
+                     "")
     of = shipped_name("huggingface", str(said.raw(tokenizer))) if tokenizer else ""
     if shipped:
         draft.model = shipped

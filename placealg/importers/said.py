@@ -47,15 +47,19 @@ class Said:
     def raw(self, key: str) -> Any:
         """What the document says under a key, None where it is silent."""
         path = self.path(key)
-        for end in range(1, len(path) + 1):
-            if isinstance(self.document.get(path[:end]), Include):
-                name = self.document.get(path[:end])
-                raise refusal(f"{dotted(path[:end])} stands in another file, {name}", self.where(key),
-                              "put its keys in this one")
+        if included := self.included(key):
+            raise refusal(f"{dotted(included)} stands in another file, {self.document.get(included)}",
+                          self.where(key), "put its keys in this one")
         value = self.document.get(path)
         if value is not None and (first := self.document.twice.get(path)):
             raise refusal(f"'{dotted(path)}' stands twice in one table; it was said on line {first}", self.where(key))
         return value
+
+    def included(self, key: str) -> Key:
+        """The path of the key, or of the table around it, that stands in another file; () where neither does."""
+        path = self.path(key)
+        return next((path[:end] for end in range(1, len(path) + 1)
+                     if isinstance(self.document.get(path[:end]), Include)), ())
 
     def default(self, key: str) -> Any:
         """The framework's default of a key, at the version asked for."""

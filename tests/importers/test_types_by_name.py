@@ -63,6 +63,14 @@ def test_torchtitan(reduce: str, param: str, tmp_path: Path) -> None:
         "fp32", "fp32", short[reduce], short[param], short[param])
 
 
+@pytest.mark.parametrize(("precision", "version"), [("bf16", 2), ("fp16", 2), ("bf16", 1)])
+def test_accelerate(precision: str, version: int, tmp_path: Path) -> None:
+    """Under no_sync gradients add up as they are made, in the type of what is gathered."""
+    text = f"distributed_type: FSDP\nmixed_precision: {precision}\nfsdp_config:\n  fsdp_version: {version}\n"
+    found = named(tmp_path, "accelerate.yaml", text)
+    assert (found["w"], {found[k] for k in ("g", "wire", "wire_w")}) == ("fp32", {precision})
+
+
 def test_what_is_asked_of_a_configuration_is_decided(tmp_path: Path, placealg: Run) -> None:
     """The default of DeepSpeed in bf16 sums in bf16; with two keys it does not."""
     low, whole = tmp_path / "low.json", tmp_path / "whole.json"

@@ -58,8 +58,8 @@ def read_levanter(document: Document, options: Options) -> Reading:
     draft.token_mean()
     said.follows("loss", "[loss] preset = \"token_mean\": means over all tokens of the step")
     if elsewhere := said.included("data"):
-        said.unsaid("data", f"stands in {said.document.get(elsewhere)}, which says whether a query sees other documents, "
-                            "and whose tokenizer decides the vocabulary", "its keys in this file")
+        said.unsaid("data", f"stands in {said.document.get(elsewhere)}, which says whether a query sees other "
+                            "documents, and whose tokenizer decides the vocabulary", "its keys in this file")
     else:
         read_tokens(draft, "data.block_cross_document_attention", DOCUMENTS, off="off: a query sees what is before it")
     _model(draft)
@@ -200,8 +200,8 @@ def _sized(draft: Draft, model: dict[str, Any], family: str) -> str:
     fields = {"model_type": family, **{theirs: said.number(f"model.{ours}") for ours, theirs in SIZES.items()}}
     fields |= {"tie_word_embeddings": model["tie_word_embeddings"]} if "tie_word_embeddings" in model else {}
     shipped = shipped_alike(fields)
-    tokenizer = next((k for k in ("data.tokenizer", "tokenizer") if not said.included(k) and isinstance(said.raw(k), str)),
-                     "")
+    keys = [k for k in ("data.tokenizer", "tokenizer") if not said.included(k)]
+    tokenizer = next((k for k in keys if isinstance(said.raw(k), str)), "")
     of = shipped_name("huggingface", str(said.raw(tokenizer))) if tokenizer else ""
     if shipped:
         draft.model = shipped

@@ -27,7 +27,8 @@ STRATEGIES = (
     "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
     "zero3*zero1[more]", "dp*recompute_full", "dp*recompute_selective",
     "zero3*recompute_full", "hsdp*recompute_selective", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ring",
-    "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved")
+    "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "pp_interleaved_zb", "pp_zb_v",
+    "pp_dualpipe_v", "zero1*tp_sp*pp", "zero3*tp_sp*pp_interleaved", "hsdp*tp_sp*cp_ring*pp*ep")
 BASES = ("dp", "zero1", "zero3", "hsdp")
 ON = ("abstract", "gpt", "moe")
 """The models on which a strategy that says more is asked about."""

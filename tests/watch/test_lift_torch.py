@@ -95,9 +95,8 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
 """Scripts as people write them, of models that no table knows, and what the first command says of them."""
 
 
-@pytest.mark.parametrize("words", [w if w in (
-    "loader.py --times", "dropout.py --again", "packed.py --local") else pytest.param(
-    w, marks=pytest.mark.slow) for w in SCRIPTS])
+@pytest.mark.parametrize("words", [w if w == "dropout.py --again" else pytest.param(w, marks=pytest.mark.slow)
+                                   for w in SCRIPTS])
 def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[..., Outcome]) -> None:
     script, *more = words.split()
     mesh = "cp=2" if script == "packed.py" else "dp=2"

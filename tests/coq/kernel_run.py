@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from in_python import Translation, apply
+from in_python import Translation, apply, value
 
 from placealg.errors import InputError
-from placealg.prover.kernel.checker import value
 from placealg.prover.kernel.coq import atoms_of
 from placealg.prover.kernel.program import Full, Held, Number, Program, Shard, Shared, SRow, term
 

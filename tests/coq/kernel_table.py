@@ -24,7 +24,8 @@ BEGIN, END = "<!-- kernel: begin -->\n", "<!-- kernel: end -->\n"
 
 STRATEGIES = (
     "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
-    "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
+    "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero3*offload_activations",
+    "zero1*dp[more]",
     "zero3*zero1[more]", "dp*recompute_full", "dp*recompute_selective",
     "zero3*recompute_full", "hsdp*recompute_selective", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ring",
     "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "pp_interleaved_zb", "pp_zb_v",

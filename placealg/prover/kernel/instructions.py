@@ -113,6 +113,7 @@ class Instructions:
         self.event = Event("init", "compute", "")
         self.cells: dict[tuple[str, str, str], Cell] = {}
         self.live: set[tuple[str, str, str]] = set()
+        self.hosted: dict[tuple[str, str, str], Cell] = {}
         self.grads: dict[tuple[str, str, str], list[Cell]] = {}
         self.zeroed: dict[str, Event] = {}
         self.copies: dict[tuple[str, str, str], tuple[Cell, ...]] = {}

@@ -500,7 +500,8 @@ class _Printer(Parameters):
         ways = self.symbols.ways
         mesh = Mesh(len(self.axes), tuple(ways[self.symbols.like[d]] for d in ways),
                     tuple(self.symbols.dims(self.symbols.touch.get(d, (d,))) for d in ways),
-                    tuple(Pair(k, self.symbols.atom("m" if a == MICRO else a)) for a, k in self.axes.items()), self.moving())
+                    tuple(Pair(k, self.symbols.atom("m" if a == MICRO else a)) for a, k in self.axes.items()),
+                    self.moving())
         return Program(mesh, self.ones(), self.alone.stretches, self.alone.states, self.alone.begins, tuple(given),
                        data, init, step, save, resume, tuple(disk), tuple(rest))
 

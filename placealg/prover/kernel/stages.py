@@ -51,7 +51,7 @@ class Stages:
 
 
 def one_after_the_other(step: Step) -> Step:
-    """The step; raises Outside where its items cannot be taken in another order, because one leaves what others find."""
+    """The step; raises Outside where its items cannot be taken in another order: one leaves what others find."""
     axis = step.reference.pipeline.axis
     for e in step.events if axis else ():
         if e.phase not in LOOPED:

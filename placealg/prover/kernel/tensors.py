@@ -179,6 +179,9 @@ class Tensors(Instructions):
         if e.verb in ("send", "recv"):
             self.between_stages(e)
             return
+        if e.verb in ("offload", "fetch"):
+            self.of_tier(e)
+            return
         source, to = dim_of(e.source), dim_of(e.to)
         verb = e.verb if e.verb != "shift" else "all_gather" if source else "reduce_scatter"  # Rings.v: a whole ring
         from_, into = _PLACES.get(verb, ("", ""))
@@ -194,6 +197,20 @@ class Tensors(Instructions):
         out = self.slot("copy", e.tensor, e.version)
         cell = self.scaled(mean, self.sent(verb, e.axes, source, to, arg, None if mean else out), out)
         self.keep(e.tensor, e.version, cell)
+
+    def of_tier(self, e: Event) -> None:
+        """A copy of a tensor goes to another tier, in a slot of its own; or what is there comes back."""
+        (source, target), key = e.tiers, self.key(e.tensor, e.version)
+        if e.on_gradient or e.axes or {source, target} != {"device", "host"} or (e.verb == "offload") != (
+                target == "host"):
+            raise Outside(e.path, f"tier = {e.tier}")
+        self.begin(e.value, e.version, e.verb)
+        if e.verb == "offload":
+            self.hosted[key] = self.copied(self.sent_from(e.tensor, e.version),
+                                               self.slot("host", e.tensor, e.version))
+            return
+        kept = self.hosted.get(key) or Cell(self.slot("nothing", e.tensor, e.version), None, {})
+        self.keep(e.tensor, e.version, self.copied(kept, self.slot("copy", e.tensor, e.version)))
 
     def between_stages(self, e: Event) -> None:
         """What an instance hands to the one behind it, or a gradient back, goes to that one's stage.

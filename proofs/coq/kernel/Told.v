@@ -5,7 +5,7 @@
     What it backs: that the hypotheses of [correct] can be met, and that what is wrong is not correct.
 
     Main statements: [right_accepted], [right_run], [wrong_rejected], [wrong_told], [stages_accepted],
-    [stages_told]. *)
+    [stages_told], [keeps_nothing], [no_single_device], [one_rank_tells_nothing]. *)
 
 From Coq Require Import Arith Bool PArith Lia QArith Qcanon.
 From Placealg Require Import Sums Rationals.
@@ -191,3 +191,30 @@ Example stages_rejected : map (fun sent => check (in_stages sent)) [[]; to_the_f
 Proof. reflexivity. Qed.
 Theorem stages_told : Forall (fun sent => ~ correct (in_stages sent)) [[]; to_the_first].
 Proof. repeat constructor; apply (tells_wrong _ [0; 1] 1 2 [] false 1 [[0]]); vm_compute; reflexivity. Qed.
+
+(** ** That [correct] is not empty: what it would be to keep nothing, to have no single device, or one whose lines do not
+    run in order, to be asked on one rank alone, or to count on what nobody holds. *)
+Definition with_all (alone_ : list stretch) (rest_ : list (slot * held)) : program := Program
+  (Mesh 2 [] [] [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_ [(2, 7)%positive] []
+  [Held 2 None [Full; Full]] [Held 1 None [Shard 0; Shard 0]]
+  [Run [Read 2 weight]] data_parallel [] [] [weight] rest_.
+Definition kept := [(weight, Held 2 None [Full; Full])].
+Definition backwards : list stretch := map (fun s => match s with Plain ls => Plain (rev ls) | s => s end) alone_step.
+
+Example whole_accepted : check (with_all alone_step kept) = true.
+Proof. reflexivity. Qed.
+Example empty_rejected : map check [with_all alone_step []; with_all [] kept; with_all backwards kept] =
+  [false; false; false].
+Proof. reflexivity. Qed.
+Theorem keeps_nothing : ~ correct (with_all alone_step []).
+Proof. intros [S _]; destruct (S 2%positive 7%positive (or_introl eq_refl)) as [s [h [[] _]]]. Qed.
+
+(** Residues of the four atoms, and their inverses: of one rank, and of two. *)
+Definition of_one := [(1, 1); (1, 1); (1, 1); (1, 1)]%Z.
+Definition of_two := [(2, 5004); (1, 1); (2, 5004); (1, 1)]%Z.
+Theorem no_single_device : ~ correct (with_all [] kept).
+Proof. apply (tells_wrong _ [0; 0] 2 1 of_one false 1 [[0; 0]]); vm_compute; reflexivity. Qed.
+(** On one rank nothing differs where nothing is reduced; a theorem of all sizes says more. *)
+Example one_rank_tells_nothing : map (fun sizes => tells (with_step not_reduced) (fst sizes) 2 1 (snd sizes) false 1
+  [[0; 0]; [1; 0]]) [([0; 0], of_one); ([0; 1], of_two)] = [false; true].
+Proof. vm_compute; reflexivity. Qed.

@@ -26,7 +26,8 @@ STATES: Names = {
     "accumulate": ("Microbatches.v: accumulated", "Microbatches.v: not_cleared", _LOOPS), "reduce": (
         _SUMMED, "Microbatches.v: reduced_once_or_each_time", _SENT), "all_reduce": (_SUMMED, _SENT),
     "norm": ("Sums.v: partition_sum", "Equivalence.v: necessary_counted", "kernel/Kinds.v: einsum_sound"),
-    "clip": ("Equivalence.v: same_norm",), "update": (_COPIES, "Equivalence.v: sufficient", "kernel/Kinds.v: row_sound"),
+    "clip": ("Equivalence.v: same_norm",),
+    "update": (_COPIES, "Equivalence.v: sufficient", "kernel/Kinds.v: row_sound"),
     "publish": (_GATHERED, _COPIES, _SENT), "store": (_COPIES, _SLOTS), "load": (_COPIES, _SLOTS)}
 """The transfer rules of states of parameters, by verb."""
 

@@ -291,7 +291,8 @@ class Instructions:
         """The part of a rank where an event acts: its own along an axis, or everything on rank 0 alone."""
         for clause in by.where:
             mine = own(parameter, by.layout)
-            if clause.rank is None and arg.split.get(clause.axis) not in (mine, *self.dims_of(parameter)):
+            split = self.dims_of(parameter) if by.layout == "own" else ()  # another layout has other owners
+            if clause.rank is None and arg.split.get(clause.axis) not in (mine, *split):
                 arg = self.sent("slice", (clause.axis,), "", mine, arg)
             elif clause.rank == 0:
                 arg = self.sent("slice", (clause.axis,), "", ROOT, arg)

@@ -4,8 +4,8 @@
 
     What it backs: that the hypotheses of [correct] can be met, and that what is wrong is not correct.
 
-    Main statements: [right_accepted], [right_run], [wrong_rejected], [wrong_told], [stages_accepted],
-    [stages_told], [keeps_nothing], [no_single_device], [one_rank_tells_nothing]. *)
+    Main statements: [right_accepted], [right_run], [wrong_rejected], [wrong_told], [stages_accepted], [stages_told],
+    [keeps_nothing], [no_single_device], [one_rank_tells_nothing]. *)
 
 From Coq Require Import Arith Bool PArith Lia QArith Qcanon.
 From Placealg Require Import Sums Rationals.
@@ -192,8 +192,8 @@ Proof. reflexivity. Qed.
 Theorem stages_told : Forall (fun sent => ~ correct (in_stages sent)) [[]; to_the_first].
 Proof. repeat constructor; apply (tells_wrong _ [0; 1] 1 2 [] false 1 [[0]]); vm_compute; reflexivity. Qed.
 
-(** ** That [correct] is not empty: what it would be to keep nothing, to have no single device, or one whose lines do not
-    run in order, to be asked on one rank alone, or to count on what nobody holds. *)
+(** ** That [correct] is not empty: what it would be to keep nothing, to have no single device, or one whose lines do
+    not run in order, to be asked on one rank alone, or to count on what nobody holds. *)
 Definition with_all (alone_ : list stretch) (rest_ : list (slot * held)) : program := Program
   (Mesh 2 [] [] [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_ [(2, 7)%positive] []
   [Held 2 None [Full; Full]] [Held 1 None [Shard 0; Shard 0]]

@@ -313,6 +313,7 @@ def test_with_any_field_changed_what_is_accepted_is_proved(strategy: str, model:
     ("zero1", "mlp", {"insert": {"path": "save.layer.weight.free[dp]"}, "after": "save.layer.weight.store"}),
     ("zero1", "mlp", {"insert": {"path": "save.layer.weight.free"}, "after": "save.layer.weight.store"}),
     ("cp_ring", "gpt", {"drop": "backward.layer.attn.core.keys.grad.shift[cp]"}),
+    ("tp", "gpt", {"set": "update.layer.weight.norm", "layout": "alt"}),
     *(("zero1*pp", "gpt", words) for words in (
         {"drop": "forward.layer.in.recv[pp]"}, {"drop": "forward.layer.out.send[pp]"},
         {"drop": "backward.layer.out.grad.recv[pp]"}, {"drop": "backward.layer.in.grad.send[pp]"},

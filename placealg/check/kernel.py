@@ -53,6 +53,12 @@ class Kernel:
         """Whether the program has a resume phase; the theorem speaks of no resume of one that has none."""
         return isinstance(self.program, tuple) and bool(self.program and self.program[_RESUME])
 
+    @property
+    def staged(self) -> bool:
+        """Whether the program is a pipeline's: the theorem takes its items in one order, and `schedule` in its own."""
+        mesh = self.program[1] if isinstance(self.program, tuple) and self.program else ()
+        return isinstance(mesh, tuple) and bool(mesh and mesh[-1])
+
     def contradicts(self, report: Report) -> bool:
         """Whether it accepts what the prover refutes, so that one of the two is wrong.
 
@@ -72,7 +78,8 @@ class Kernel:
         named = f"this program (sha256 {self.sha256[:16]})"
         if self.accepted:
             steps = "steps and resumes" if self.resumes else "steps, never resumed"
-            told = f"accepted: {named}, for all sizes, microbatches, {steps}; {', '.join(THEOREM)}"
+            orders = ", whichever stage an instance is on, one microbatch after the other" if self.staged else ""
+            told = f"accepted: {named}, for all sizes, microbatches, {steps}{orders}; {', '.join(THEOREM)}"
         else:
             told = f"not accepted{' either' if report.of_values == REFUTED else ''}: {named}"
         if self.contradicts(report):

@@ -21,6 +21,7 @@ from placealg.cli.glosses import (
     MODE_FORMULAS,
     MODE_SOURCES,
     NCCL,
+    REPORT,
     THEOREM,
     Explained,
 )
@@ -125,6 +126,8 @@ def cheap(asked: Asked) -> Iterator[Explained]:
     for name, says in LEAST.items():
         yield Explained(name, "hypothesis", (f"{says[0].upper()}{says[1:]}.", *HELD_LESS[name]), *ASSUMED[name],
                         "placealg/cost/certain.py, LEAST")
+    for name, (sentences, example) in REPORT.items():
+        yield Explained(name, "word of a report", sentences, "", example, "docs/proofs.md")
     yield from times_and_machines()
     yield from _groups()
     yield Explained("flash", "option of a model", (

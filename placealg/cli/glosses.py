@@ -145,6 +145,57 @@ THEOREM: Mapping[str, tuple[tuple[str, str, str], str, str, str]] = {
 }
 """Part of the theorem -> sentences, statement, example, source."""
 
+REPORT: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "PROVED": ((
+        "PROVED says that the distributed step is the single device's, for all sizes where the class beside it is "
+        "PARAMETRIC or CUTOFF.",
+        "It rests on the hypotheses under `assuming`, and leaves out what stands under `not covered`.",
+        "The exit code is 0."), "placealg prove zero3"),
+    "REFUTED": ((
+        "REFUTED says that some rank ends with another number than the single device, at the sizes of the "
+        "counterexample.",
+        "The counterexample was run on the program before it is printed: it shows what was got and what is wanted.",
+        "The exit code is 1, or 0 where the file expects it."), "placealg museum"),
+    "UNDECIDED": ((
+        "UNDECIDED says that neither was shown: a solver gave up, or a counterexample did not replay.",
+        "It is no pass: the exit code is 3.",
+        "A program that a strategy derives is never undecided; one that was edited may be."),
+        "placealg prove FILE, with an edit that no rule follows"),
+    "PARAMETRIC": ((
+        "PARAMETRIC is the class of a proof for every number of ranks, microbatches, layers and steps at once.",
+        "It is decided over symbols, by data or a solver, and no size is tried.",
+        "The other classes are CUTOFF and BOUNDED."), "placealg prove zero3"),
+    "BOUNDED": ((
+        "BOUNDED is the class of a verdict at given sizes: a counterexample, or the sizes that a file fixes.",
+        "A proof of that class says nothing of other sizes; a refutation needs no more than one.",
+        "The other classes are PARAMETRIC and CUTOFF."), "placealg museum"),
+    "kernel": ((
+        "The line `kernel` says whether a checker that Coq proved sound accepts the same program; it shares no code "
+        "with the prover.",
+        "accepted: the theorem `check_sound` says of this program what the obligations behind it say; not accepted "
+        "refutes nothing, since the checker is sound and not complete; not checked names what its language lacks.",
+        "`prove STRATEGY --coq` has coqc check the program itself; docs/sceptic.md asks what the theorem could fail to "
+        "say."), "placealg prove zero3 --coq"),
+    "assuming": ((
+        "Under `assuming` stand the hypotheses of a verdict, each by its name.",
+        "`placealg explain equal_counts` tells one of them.",
+        "Where a hypothesis does not hold of a run, the verdict says nothing of it."), "placealg prove dp"),
+    "lemmas": ((
+        "Under `lemmas` stand the laws of sums over ranks on which a proof rests, where none is written out.",
+        "Each is proved by induction over the ranks, base and step, by a solver and in Coq.",
+        "`placealg explain sum_of_owner` tells one of them."), "placealg prove zero3"),
+    "not covered": ((
+        "Under `not covered` stand the things that no obligation of this verdict speaks of.",
+        "Some are never covered, as the order of floating point; some since the strategy does not say them.",
+        "A run can be wrong in each of them, beside PROVED."), "placealg prove dp"),
+    "checked by": ((
+        "The line `checked by` names what decided the formulas of a verdict: data, or a solver with its version.",
+        "A certificate has them as files, which a second solver decides anew.",
+        "`placealg prove STRATEGY --certificate DIR` writes one, and `placealg recheck DIR` verifies it."),
+        "placealg recheck DIR"),
+}
+"""A word of a verdict's report -> its sentences, and an example."""
+
 CUTOFF_SAYS = (
     "An identity that is polynomial in the size n of an axis, of degree d at most, holds for every n if it holds at "
     "d + 1 sizes, because a polynomial of degree d has at most d roots.",

@@ -86,4 +86,7 @@ Print Assumptions kernel.Sound.accepted_right.
 Print Assumptions kernel.Sound.check_sound.
 Print Assumptions kernel.World.tells_wrong.
 Print Assumptions kernel.Told.wrong_told.
+Print Assumptions kernel.Told.stages_told.
+Print Assumptions kernel.Told.keeps_nothing.
+Print Assumptions kernel.Told.no_single_device.
 Print Assumptions kernel.Told.right_run.

@@ -10,7 +10,7 @@ derivative. Hypotheses on the placement, one for each kind of op:
 
 Theorem. Then for every n, every owner function, phi, a, b and x: y is the reference's on every rank; the gradient that
 enters the layer below is; and the gradients gamma of a_f and b_f are the reference's on the rank that holds them. By
-induction over the layers, forward from the data and backward from the loss, the same holds for a network.
+induction over the layers, from the data and back from the loss, it holds for a network (as blocks_sound in coq/kernel).
 
 Converse, read by read. If at some read a claim is wrong (a sum of which some contribution is not counted once, a
 nonlinear op on what is not exact, a gradient that is not exact), then there are weights, inputs and a phi with which

@@ -1,7 +1,8 @@
 """The forward/backward table of local SPMD types, made of rows that were proved.
 
 Its types are [I], [R], [P], and V for [S]. A row that sends nothing is a `convert` where it keeps the value and a
-`reinterpret` where it keeps the bytes; any other is a collective, by name.
+`reinterpret` where it keeps the bytes; any other is a collective, by name. What the rows do to a tensor on any mesh is
+`send_sound`, and that an op keeps its types `einsum_sound` and `row_sound`, in proofs/coq/kernel.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ frees is gone for the next where forwards run ahead.
 
 Theorem. If messages are the identity and each stage has the weights of its layers, layer l of any stage has what layer
 l of the single device has, for every number of layers and every map of layers to stages. Position moves; weights do
-not. Backward is the same from the last layer to the first.
+not. Backward is the same from the last layer to the first. Of whole programs, with what the stages compute, the loop
+lemma `blocks_sound` in proofs/coq/kernel says it: a stage is a way that moves with the instances of a unit.
 """
 
 from __future__ import annotations

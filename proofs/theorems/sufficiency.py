@@ -9,7 +9,8 @@ holds at some k < n and fails at k + 1.
 
 A gradient is read if a live update of i reads it, on i or on all of near(i), or if a norm counts it. The sufficiency
 half of the theorem in proofs/coq/Equivalence.v, `sufficient`, is the same step and the induction over steps around it;
-there a norm may also count an element in parts, on several ranks, with weights that add up to 1.
+there a norm may also count an element in parts, on several ranks, with weights that add up to 1. Of a program that the
+kernel accepts, `accepted_right` in proofs/coq/kernel is that induction, through stops and resumes.
 """
 
 from __future__ import annotations

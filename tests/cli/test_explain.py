@@ -125,6 +125,14 @@ def test_names_are_found_as_people_write_them(said: str, name: str) -> None:
     assert (got.code, got.out.split("\n")[0].rpartition("  ")[0]) == (0, name)
 
 
+def test_every_word_of_a_report_is_explained() -> None:
+    said = run_placealg("prove", "zero3").out
+    headings = re.findall(r"^  ([a-z][a-z ]*[a-z])  +\S", said.partition("assuming")[2], re.MULTILINE)
+    told = {e.name for e in EVERY if e.kind == "word of a report"}
+    assert {*headings, "assuming"} <= told and len(headings) >= 4
+    assert {"PROVED", "REFUTED", "UNDECIDED", "PARAMETRIC", "BOUNDED"} <= told
+
+
 def test_a_word_derives_no_more_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a symbol no program is derived, of a strategy its own, of a verb or a rule those up to one that has it."""
     derived: list[str] = []

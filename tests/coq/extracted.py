@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from in_python import Translation
+from in_python import Native
 
 from placealg.prover.kernel.checker import MODULE, digest
 
@@ -66,7 +66,7 @@ SEMANTICS = Extract("kernel", "Meaning", ("run", "truth", "val", "agree"), ("Mac
 
 def module(sources: str, terms: Mapping[str, Any]) -> str:
     """The extracted checker as a module of Python."""
-    translation = Translation(terms)
+    translation = Native(terms)
     programs = f"{translation.text()}check = {translation.named('check')}\n"
     return ('"""The verified checker, extracted from Coq: written by `make coq`, as `checker.py` says."""\n'
             f'# ruff: noqa\n# mypy: ignore-errors\nSOURCES = "{sources}"\nDIGEST = "{digest(programs)}"\n{programs}')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -101,6 +102,131 @@ class Translation:
 
 def _lambda(bound: Sequence[str], body: str) -> str:
     return f"({''.join(f'lambda {name}:' for name in bound)}{body})"
+
+
+class Native(Translation):
+    """The same with truth values and numbers, of either kind, as Python's own.
+
+    >>> nat = ["f", ["n"], ["m", ["v", "n"], [["O", [], ["c", "True", []]], ["S", ["k"], ["c", "S", [["v", "k"]]]]]]]
+    >>> print(Native({"f": nat}).text().splitlines()[-1])
+    def f_(v0):return (((v0-1)+1) if v0 else True)
+    """
+
+    def _definition(self, name: str) -> str:
+        """A definition; of one that compares or adds numbers digit by digit, what Python does."""
+        term = self.terms[name]
+        known = KNOWN.get(json.dumps(term).replace(json.dumps(["g", name]), '["g", ""]'))
+        if known:
+            return f"def {self.names[name]}(v,w):return {known}"
+        if term[0] != "f" or not _ends_with(term[2], name) or _has_function(term[2]):
+            return super()._definition(name)
+        bound = [self._new() for _ in term[1]]
+        head = f"def {self.names[name]}({','.join(bound)}):\n while 1:\n"
+        return head + self._steps(term[2], dict(zip(term[1], bound, strict=True)), name, bound, "  ").rstrip()
+
+    def _steps(self, e: Sequence[Any], scope: Mapping[str, str], name: str, bound: Sequence[str], space: str) -> str:
+        """A body as statements: where it ends with the function itself, the next round of a loop."""
+        if e[0] == "a" and e[1] == ["g", name] and len(e[2]) == len(bound):
+            passed = zip(bound, (self._text(a, scope) for a in e[2]), strict=True)
+            changed = [(v, text) for v, text in passed if v != text]
+            return f"{space}{','.join(v for v, _ in changed)}={','.join(text for _, text in changed)}\n"
+        if e[0] != "m" or not _ends_with(e, name):
+            return f"{space}return {self._text(e, scope)}\n"
+        found, made = self._text(e[1], scope), ""
+        if not found.isidentifier():
+            found, made = (new := self._new()), f"{space}{new}={found}\n"
+        tests = next((tests for tests in CHOICES if any(e[2][0][0] == c for c, _, _ in tests)), None) or [
+            *((c, f"{{}}[0]=={c!r}", "") for c, _, _ in e[2] if c)]
+        for k, (constructor, test, part) in enumerate(tests):
+            _, names, body = next(case for case in e[2] if case[0] in (constructor, ""))
+            inner = {n: part.format(found) if part else f"{found}[{i}]" for i, n in enumerate(names, 1)}
+            word = "if" if not k else "elif"
+            made += f"{space}{word} {test.format(found)}:\n" if test else f"{space}else:\n"
+            made += self._steps(body, {**scope, **inner}, name, bound, space + " ")
+        if all(test for _, test, _ in tests):
+            other = next((body for c, _, body in e[2] if not c), None)
+            made += f"{space}else:\n" + (self._steps(other, scope, name, bound, space + " ") if other else
+                                         f"{space} return stuck({found})\n")
+        return made
+
+    def _match(self, read: str, cases: Sequence[Any], scope: Mapping[str, str]) -> str:
+        tests = next((tests for tests in CHOICES if any(cases[0][0] == name for name, _, _ in tests)), None)
+        if tests is None:
+            return super()._match(read, cases, scope)
+        found = read if read.isidentifier() else self._new()
+        first, made = read if found == read else f"({found}:={read})", ""
+        for name, test, part in tests:
+            _, names, body = next(case for case in cases if case[0] in (name, ""))
+            bound = dict.fromkeys(names, part.format(found) if part else found)
+            text = self._text(body, {**scope, **bound})
+            made += f"{text} if {test.format(found if made else first)} else " if test else text
+        return f"({made})"
+
+    def construct(self, name: str, args: Sequence[str]) -> str:
+        """A constructor with its arguments, in Python."""
+        return NUMBERS[name].format(*args) if name in NUMBERS else super().construct(name, args)
+
+
+def _ends_with(e: Sequence[Any], name: str) -> bool:
+    """Whether an expression may end with a call of a function."""
+    if e[0] == "m":
+        return any(_ends_with(body, name) for _, _, body in e[2])
+    return bool(e[0] == "a" and e[1] == ["g", name])
+
+
+def _has_function(e: Any) -> bool:
+    """Whether an expression makes a function, which would go on to look at the names of a loop."""
+    return isinstance(e, list) and (e[:1] == ["f"] or any(map(_has_function, e)))
+
+
+NUMBERS = {"True": "True", "False": "False", "O": "0", "S": "({}+1)", "XH": "1", "XO": "({}<<1)", "XI": "({}<<1|1)"}
+"""Constructors of truth values, of Peano numbers and of binary ones, in Python."""
+
+CHOICES = ((("True", "{}", ""), ("False", "", "")), (("S", "{}", "({}-1)"), ("O", "", "")),
+           (("XH", "{}==1", ""), ("XI", "{}&1", "({}>>1)"), ("XO", "", "({}>>1)")))
+"""Of each type its constructors: by what a value is told to be of one, none for the last, and its argument."""
+
+
+def _both(name: str, left: list[Any], right: list[Any]) -> str:
+    return json.dumps(["f", [name, "m"], ["m", ["v", name], [["O", [], left], ["S", ["n'"], right]]]])
+
+
+_NO, _YES = ["c", "False", []], ["c", "True", []]
+_AGAIN = ["a", ["g", ""], [["v", "n'"], ["v", "m'"]]]
+_NEXT = ["a", ["g", ""], [["v", "p0"], ["v", "q0"]]]
+_SAME = [[name, ["p0"], ["m", ["v", "q"], [[name, ["q0"], _NEXT], ["", [], _NO]]]] for name in ("XI", "XO")]
+KNOWN = {
+    _both("n", ["m", ["v", "m"], [["O", [], _YES], ["S", ["_"], _NO]]],
+          ["m", ["v", "m"], [["O", [], _NO], ["S", ["m'"], _AGAIN]]]): "v==w",
+    _both("n", _YES, ["m", ["v", "m"], [["O", [], _NO], ["S", ["m'"], _AGAIN]]]): "v<=w",
+    json.dumps(["f", ["p", "q"], ["m", ["v", "p"], [*_SAME, ["XH", [], ["m", ["v", "q"], [
+        ["XH", [], _YES], ["", [], _NO]]]]]]]): "v==w"}
+"""Coq's definitions of Nat.eqb, Nat.leb and Pos.eqb, as they are extracted, and what they are of Python's numbers."""
+
+
+def value(term: Any) -> Any:
+    """A term in the representation of extracted programs whose numbers are Coq's.
+
+    >>> value(("Shard", 1)), value([True]), value("xH")
+    (('Shard', ('S', ('O',))), ('Cons', ('True',), ('Nil',)), ('XH',))
+    """
+    if isinstance(term, bool):
+        return ("True",) if term else ("False",)
+    if isinstance(term, int):
+        return _peano(term)
+    if isinstance(term, list):
+        made: Any = ("Nil",)
+        for t in reversed(term):
+            made = ("Cons", value(t), made)
+        return made
+    if isinstance(term, tuple):
+        return (f"{term[0][0].upper()}{term[0][1:]}", *map(value, term[1:]))
+    return (f"{term[0].upper()}{term[1:]}",)
+
+
+@functools.cache
+def _peano(number: int) -> Any:
+    return ("S", _peano(number - 1)) if number else ("O",)
 
 
 def apply(f: Any, args: Iterable[Any]) -> Any:

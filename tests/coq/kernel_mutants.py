@@ -53,7 +53,7 @@ STRATEGIES = (
     'zero2|[loss]\ndivisor = "count"\ncount_axes = ["dp"]\nassume = []\nreference = "microbatch_mean"',
     "dp, reduced in the last microbatch", "zero1*dp[q], with shards of each replica's own",
     "zero3*recompute_full@mlp", 'dp*recompute_full@mlp|[schedule]\nreplay = "early_stop"', "dp@gpt --flash",
-    "dp*recompute_full@gpt")
+    "dp*recompute_full@gpt", "zero1*pp@mlp", "zero3*pp_interleaved@gpt", 'pp_zb_h1@gpt|[optimizer]\nskip = "overflow"')
 """Names, some edited as behind a comma, some with another model behind an @, or tables of their own behind a bar."""
 
 LAST = {"move": "reduce.layer.weight.grad_sum.reduce[dp]", "after": "backward.layer.weight.grad_sum.accumulate",

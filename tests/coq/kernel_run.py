@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from in_python import Translation, apply
+from in_python import Translation, apply, value
 
 from placealg.errors import InputError
-from placealg.prover.kernel.checker import value
 from placealg.prover.kernel.coq import atoms_of
 from placealg.prover.kernel.program import Full, Held, Number, Program, Shard, Shared, SRow, term
 
@@ -173,8 +172,18 @@ class World:
         def extent(d: Any) -> int:
             return int(2 ** len(sizes)) if whole(d) in batch else 2
 
-        def home(a: Any, way: Any, i: Any) -> Any:
+        stages: dict[int, tuple[int, bool]] = {}
+        for k, m in enumerate(program.on.moving):  # the instances of one unit after those of another
+            start, end = k * self.layers, (k + 1) * self.layers
+            stages |= {m.entry: (start, False), m.here: (start, True), m.behind: (start + 1, True),
+                       m.exit: (end, False)}
+
+        def home(layer: Any, a: Any, way: Any, i: Any) -> Any:
             axis, dims = whole(a), reads(whole(way))
+            if whole(way) in stages:
+                at, moves = stages[whole(way)]
+                instance, every = at + whole(layer) * moves, len(program.on.moving) * self.layers
+                return value(min(instance * sizes[axis] // every, sizes[axis] - 1))
             if len(dims) > 3:
                 return value(0)
             at = sum(whole(i(value(d))) for d in dims)
@@ -208,14 +217,14 @@ class World:
 
         def come(start: Any, n: Any, t: Any, layer: Any, r: Any, i: Any) -> int:
             held = (given if start == ("True",) else data)[whole(n)]
-            own = all(r(value(a)) == home(value(a), value(kind.way), i) for a, kind in enumerate(held.lying)
+            own = all(r(value(a)) == home(layer, value(a), value(kind.way), i) for a, kind in enumerate(held.lying)
                       if isinstance(kind, Shard))
             return free(value(0) if start == ("True",) else t, n, layer, i) if own else digest(
                 "elsewhere", whole(n), [whole(r(value(a))) for a in range(len(sizes))])
 
         return native(4, free), ring(), (
             "World", native(1, lambda a: value(sizes[whole(a)])), native(1, lambda d: value(extent(d))),
-            native(3, home), native(1, lambda _: value(self.layers)),
+            native(4, home), native(1, lambda _: value(self.layers)),
             native(1, lambda k: atoms[whole(k)]), native(1, lambda k: pow(atoms[whole(k)], -1, PRIME)),
             native(5, fn), native(6, come),
             native(3, lambda path, r, _: digest("junk", [whole(n) for n in listed(path)],
@@ -264,7 +273,7 @@ class Run:
                                               value(layer)])
                         found = apply(memory, [value(term(slot)), inst])
                         for i, r in itertools.product(self._positions(held, w), ranks):
-                            if _holds(held, w, r, i) and apply(found, [r, i]) != right(i):
+                            if _holds(held, w, value(layer), r, i) and apply(found, [r, i]) != right(i):
                                 yield f"step {t}{', resumed' * (pause == 'Stopped')}: value {int(held.value)} at rest"
 
     def _positions(self, held: Held, w: Any) -> Iterator[Callable[[Any], Any]]:
@@ -275,9 +284,9 @@ class Run:
             yield lambda d, chosen=chosen: chosen.get(d, value(0))
 
 
-def _holds(held: Held, w: Any, r: Any, i: Any) -> bool:
+def _holds(held: Held, w: Any, layer: Any, r: Any, i: Any) -> bool:
     """Whether a rank has its own there."""
-    return all(isinstance(kind, Full) or r(value(a)) == apply(w[3], [value(a), value(kind.way), i])
+    return all(isinstance(kind, Full) or r(value(a)) == apply(w[3], [layer, value(a), value(kind.way), i])
                for a, kind in enumerate(held.lying) if isinstance(kind, (Full, Shard)))
 
 

@@ -24,10 +24,12 @@ BEGIN, END = "<!-- kernel: begin -->\n", "<!-- kernel: end -->\n"
 
 STRATEGIES = (
     "dp", "zero1", "zero2", "zero3", "fsdp_no_reshard", "hsdp", "mics", "zeropp", "dp*offload_optimizer",
-    "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero1*dp[more]",
+    "zero1*offload_optimizer", "zero3*offload_optimizer", "zero3*offload_parameters", "zero3*offload_activations",
+    "zero1*dp[more]",
     "zero3*zero1[more]", "dp*recompute_full", "dp*recompute_selective",
     "zero3*recompute_full", "hsdp*recompute_selective", "tp", "tp_sp", "tp_sp_keep", "cp", "cp_ring",
-    "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved")
+    "cp_ulysses", "ep", "pp_gpipe", "pp_1f1b", "pp_interleaved", "pp_zb_h1", "pp_zb_h2", "pp_interleaved_zb", "pp_zb_v",
+    "pp_dualpipe_v", "zero1*tp_sp*pp", "zero3*tp_sp*pp_interleaved", "hsdp*tp_sp*cp_ring*pp*ep")
 BASES = ("dp", "zero1", "zero3", "hsdp")
 ON = ("abstract", "gpt", "moe")
 """The models on which a strategy that says more is asked about."""
@@ -53,7 +55,7 @@ TABLES = {
 MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
 TRUSTED = ("proofs/coq/kernel/Machine.v", "proofs/coq/kernel/Meaning.v",
            *(f"placealg/prover/kernel/{name}.py" for name in (
-               "program", "symbols", "network", "single", "fields", "loop_ends", "instructions", "tensors",
+               "program", "symbols", "network", "single", "fields", "loop_ends", "stages", "instructions", "tensors",
                "parameters", "printer", "terms", "checker")), "tests/coq/in_python.py")
 
 NO_PROGRAM = "—"

@@ -12,6 +12,7 @@ import pytest
 from mutants import deletions
 from random_dims import settings
 
+from placealg.check.kernel import kernel
 from placealg.check.prove import prove
 from placealg.cost.flop import products as products_of
 from placealg.errors import InputError
@@ -60,6 +61,15 @@ def test_it_is_proved_for_all_sizes_and_runs_as_on_one_device(name: str, text: s
     assert prove(step).verdict == PROVED
     for setting in itertools.islice(settings(step), 1 if (name, text) in BY_DEFAULT else 2):
         assert simulate(step, setting).difference is None
+
+
+@pytest.mark.parametrize("text", ["zero3*tp_sp", "zero1*pp", "cp_ulysses"])
+@pytest.mark.parametrize("name", ["delta", "state space", "short convolution"])
+def test_the_checker_accepts_it_along_whole_sequences(name: str, text: str) -> None:
+    step = derive(parse_strategy(text), mixing(name))
+    assert kernel(step).accepted
+    lost = next(e.path for e in step.events if e.verb == "compute" and e.on_gradient and ".conv." in e.path)
+    assert not kernel(edit(step, drop=lost)).accepted
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """The verified checker as it runs without Coq: `check` of `proofs/coq/kernel/Check.v`, extracted, as a Python module.
 
-`extraction.py` is written by `make coq`: a functional program, each definition of which is an expression of Python. A
-constructor is a tuple of its name and arguments. Beside its programs stand the digest of the Coq files that they were
-extracted from, and their own.
+`extraction.py` is written by `make coq`: a functional program, each definition of which is an expression of Python, or
+a loop where it ends with itself. A constructor is a tuple of its name and arguments; truth values and numbers are
+Python's own. Beside its programs stand the digest of the Coq files that they were extracted from, and their own.
 """
 
 from __future__ import annotations
@@ -62,20 +62,18 @@ class Checker:
             answer = self.extracted(value(program))
         finally:
             sys.setrecursionlimit(limit)
-        return bool(answer == ("True",))
+        return answer is True
 
 
 def value(term: Term) -> Any:
-    """A term in the representation of the extracted programs: Peano numbers, and lists of pairs.
+    """A term in the representation of the extracted checker: Python's truth values and numbers, and lists of pairs.
 
-    >>> value(("Shard", 1)), value([True]), value("xH")
-    (('Shard', ('S', ('O',))), ('Cons', ('True',), ('Nil',)), ('XH',))
+    >>> value(("Shard", 1)), value([True]), value(("xI", "xH"))
+    (('Shard', 1), ('Cons', True, ('Nil',)), 3)
     """
-    if isinstance(term, bool):
-        return ("True",) if term else ("False",)
+    if isinstance(term, (bool, int)):
+        return term
     made: Any
-    if isinstance(term, int):
-        return _peano(term)
     if isinstance(term, list):
         made = ("Nil",)
         for t in reversed(term):
@@ -83,18 +81,13 @@ def value(term: Term) -> Any:
         return made
     if isinstance(term, tuple):
         head: Any = term[0]
-        return _binary(term) if head in ("xO", "xI") else (_extracted(head), *map(value, term[1:]))
-    return (_extracted(term),)
+        return _number(term) if head in ("xO", "xI") else (_extracted(head), *map(value, term[1:]))
+    return 1 if term == "xH" else (_extracted(term),)
 
 
 @functools.cache
-def _peano(number: int) -> Any:
-    return ("S", _peano(number - 1)) if number else ("O",)
-
-
-@functools.cache
-def _binary(number: Any) -> Any:
-    return (_extracted(number),) if isinstance(number, str) else (_extracted(number[0]), _binary(number[1]))
+def _number(binary: Any) -> int:
+    return 1 if binary == "xH" else 2 * _number(binary[1]) + (binary[0] == "xI")
 
 
 @functools.cache

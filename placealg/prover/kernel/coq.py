@@ -83,11 +83,11 @@ def atoms_of(program: Any, sizes: Sequence[int], prime: int) -> list[int]:
     """Residues for the atoms of a program: those that are sizes, and by which the products that it takes for 1 are 1.
 
     >>> one = [("pair", 1, 0), ("pair", 0, 1), ("pair", 0, 1)]
-    >>> atoms_of(("Program", ("Mesh", 2, [], [], [("pair", 1, 2)]), [one]), (1, 4), 10007)[:3]
+    >>> atoms_of(("Program", ("Mesh", 2, [], [], [("pair", 1, 2)], []), [one]), (1, 4), 10007)[:3]
     [12, 3, 4]
     """
     found = list(_ATOMS)
-    _, (*_, sized), ones, *_ = program
+    _, (*_, sized, _), ones, *_ = program
     for _, axis, atom in sized:
         found[atom] = sizes[axis]
     for one in ones:

@@ -24,6 +24,7 @@ DROPPED: Mapping[str, str] = {
 
 _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
     "tensor compute": "axes divisor op reads", "tensor free": "version reads", "tensor assign": "reads",
+    "tensor offload": "tier version", "tensor fetch": "tier version",
     "tensor": "axes op source to version", "norm all_reduce": "axes op source to",
     "skip all_reduce": "axes op source to", "compute": "where tier divisor layout",
     "loss compute": "divisor reads", "loss scale": "divisor",

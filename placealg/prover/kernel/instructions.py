@@ -21,6 +21,7 @@ from placealg.prover.kernel.program import (
     Layers,
     Layout,
     Number,
+    Only,
     Pair,
     Powers,
     ReduceScatter,
@@ -43,6 +44,7 @@ from placealg.prover.kernel.program import (
 )
 from placealg.prover.kernel.program import Op as Operation
 from placealg.prover.kernel.single import SKIP, Alone, Reader, alone, counted_alike
+from placealg.prover.kernel.stages import Stages
 from placealg.prover.kernel.symbols import ROOT, Symbols
 from placealg.step.event import PADDING, Event
 from placealg.step.program import Step
@@ -92,8 +94,12 @@ class Instructions:
     def __init__(self, step: Step) -> None:
         self.step, self.reference, self.graph = step, step.reference, step.reference.graph
         layouts = dict.fromkeys(["own", *(e.layout for e in step.events if e.group)])
-        self.symbols = Symbols(self.graph, {own(t.name, layout): tuple(t.dims) for t in self.graph.parameters
-                                            for layout in layouts})
+        loops = [loop.unit for loop in self.graph.loops]
+        self.stages = Stages(self.reference.pipeline.axis, tuple(dict.fromkeys(op.unit for op in self.graph.ops)),
+                             tuple(loops))
+        self.symbols = Symbols(self.graph, {
+            **{own(t.name, layout): tuple(t.dims) for t in self.graph.parameters for layout in layouts},
+            **dict.fromkeys(self.stages.ways, ())})
         self.alone: Alone = alone(self.reference, self.symbols, together(step))
         self.axes = {a: k for k, a in enumerate((MICRO, *self.reference.mesh.names))}
         self.scope = ""
@@ -107,6 +113,7 @@ class Instructions:
         self.event = Event("init", "compute", "")
         self.cells: dict[tuple[str, str, str], Cell] = {}
         self.live: set[tuple[str, str, str]] = set()
+        self.hosted: dict[tuple[str, str, str], Cell] = {}
         self.grads: dict[tuple[str, str, str], list[Cell]] = {}
         self.zeroed: dict[str, Event] = {}
         self.copies: dict[tuple[str, str, str], tuple[Cell, ...]] = {}
@@ -115,6 +122,9 @@ class Instructions:
         self.counted_at: dict[tuple[str, str], Mapping[str, str]] = {}
         self.totals: dict[str, Cell] = {}
         self.entered: dict[str, Cell] = {}
+        self.handed_over: Cell | None = None
+        self.leaving: Cell | None = None
+        self.passed: set[str] = set()
         self.flagged_over = tuple(dict.fromkeys(a for e in step.events if (e.value, e.verb) == (SKIP, "all_reduce")
                                                 for a in e.axes))
         self.coefficient: Cell | None = None
@@ -191,6 +201,8 @@ class Instructions:
         """A sum; of one operand, that."""
         if len(args) == 1:
             return args[0]
+        if len({arg.split[self.stages.axis] for arg in args if self.stages.axis in arg.split}) > 1:
+            args = [self.of_stage(arg) for arg in args]
         split = self.together(args)
         return self.emit(Add(self.layout(split)), args, split, SAdd())
 
@@ -198,6 +210,20 @@ class Instructions:
         """A multiple that the single device takes, too."""
         powers = self.symbols.powers(by)
         return self.emit(Scale(powers), [arg], arg.split, SScale(powers))
+
+    def of_stage(self, arg: Cell) -> Cell:
+        """What one stage has as a part of the sum over all of them: the others add nothing."""
+        axis = self.stages.axis
+        if axis not in arg.split:
+            return arg
+        split = {a: w for a, w in arg.split.items() if a != axis}
+        return self.emit(Send(self.axes[axis], Only(self.symbols.ways[arg.split[axis]])), [arg], split, None)
+
+    def at_stage(self, unit: str, arg: Cell) -> Cell:
+        """What a unit makes, where the unit runs: at its stage, if there are stages."""
+        if not self.stages.axis or self.stages.axis in arg.split:
+            return arg
+        return self.sent("slice", (self.stages.axis,), "", self.stages.of(unit), arg)
 
     def rename(self, names: Mapping[str, str], arg: Cell) -> Cell:
         """Other names of dims."""
@@ -265,7 +291,8 @@ class Instructions:
         """The part of a rank where an event acts: its own along an axis, or everything on rank 0 alone."""
         for clause in by.where:
             mine = own(parameter, by.layout)
-            if clause.rank is None and arg.split.get(clause.axis) not in (mine, *self.dims_of(parameter)):
+            split = self.dims_of(parameter) if by.layout == "own" else ()  # another layout has other owners
+            if clause.rank is None and arg.split.get(clause.axis) not in (mine, *split):
                 arg = self.sent("slice", (clause.axis,), "", mine, arg)
             elif clause.rank == 0:
                 arg = self.sent("slice", (clause.axis,), "", ROOT, arg)
@@ -278,8 +305,15 @@ class Instructions:
         return own(parameter, self.event.layout)
 
     def dims_of(self, parameter: str) -> tuple[str, ...]:
-        """The dims of a parameter, by which it may be split itself; none of a counter."""
-        return tuple(self.graph.tensors[parameter].dims) if parameter else ()
+        """The ways by which a parameter is split itself: its dims, and the stage of its unit; none of a counter."""
+        return (*self.graph.tensors[parameter].dims, *self.stages.ways) if parameter else ()
+
+    def split_of(self, parameter: str) -> dict[str, str]:
+        """The ways by which a parameter is split itself, in the scope that is printed."""
+        split = dict(self.reference.split_dims.get(parameter, {}))
+        if self.stages.axis in split:
+            split[self.stages.axis] = self.stages.of(parameter.partition(".")[0])
+        return split
 
     def stream(self) -> Cell:
         """The random stream."""

@@ -99,6 +99,8 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
         return _cross_entropy(make, op, args)
     if op.kind == "largest":
         return {"": histogram(make, args[0], _beside(out, *dims))}
+    if op.kind in ALONG:  # whatever it does along its first dim, and with dims that the result lacks
+        return {"": make.row(op.kind, [op.over[0], *_beside(out, *dims)], args)}
     if op.kind == "unit":
         drawn = make.row(f"drawn in {op.output}", (), [make.stream()])
         return {"": make.row(f"unit {op.output}", _read_whole(out, dims), [*args, drawn]), "drawn": drawn}
@@ -107,6 +109,10 @@ def forward(make: Maker[V], graph: Graph, op: Op, read: Callable[[int], V]) -> d
 
 PRINTED = ("flash", "flash_rope", within("flash"), within("flash_rope"))
 """The kinds of attention in one op that are printed."""
+
+
+ALONG = ("scan", "delta", "conv")
+"""The kinds of scans and convolutions that are printed: along whole sequences."""
 
 
 def histogram(make: Maker[V], arg: V, over: Iterable[str]) -> V:
@@ -210,7 +216,11 @@ def _steps(make: Maker[V], op: Op, steps: tuple[Backprop, ...], arriving: V, dim
     by_role = dict(zip(op.row.operands, range(len(op.inputs)), strict=False))
     known = {**{role: dims[k] for role, k in by_role.items()}, "row": tuple(d for d in out if d not in op.over),
              "grid": _grid(op, dims), "y": out}
+    if op.kind in ALONG:
+        outer = tuple(dict.fromkeys(d for held in (*dims[:2], out) for d in held))
+        known |= {"outer": outer, "inner": tuple(d for d in outer if d not in op.over[1:2])}
     made: dict[str, tuple[V, tuple[str, ...]]] = {"dy": (arriving, out)}
+    linear = {"dy"}  # of the inputs of a step one at most is a multiple of what arrives
 
     def value(role: str) -> tuple[V, tuple[str, ...]]:
         if role in made:
@@ -231,10 +241,20 @@ def _steps(make: Maker[V], op: Op, steps: tuple[Backprop, ...], arriving: V, dim
         elif step.kind == "add":
             result = make.add(args)
         elif step.kind == "scale":
-            over = {f"|{d}|": -1 for d in op.over} if step.note == "-1/over" else {}
-            result = make.scale({"minus": 1, **over} if step.note.startswith("-1") else {f"{step.note} {op.kind}": 1},
+            rows = {f"|{d}|": -1 for d in op.over} if step.note == "-1/over" else {}
+            result = make.scale({"minus": 1, **rows} if step.note.startswith("-1") else {f"{step.note} {op.kind}": 1},
                                 args[0])
         else:
-            result = make.row(f"{step.note} {op.kind}", (), args)
+            over = [op.over[0], *_beside(target, *(d for _, d in got))] if step.kind == "carry" else []
+            moved = [k for k, role in enumerate(step.inputs) if over and role in linear]
+            if moved:  # the product with a matrix along the dim, which is a function of the others
+                matrix = make.row(f"{step.note} {op.kind}", over, [v for k, v in enumerate(args) if k not in moved])
+                summed = [op.over[0], *_beside(target, got[moved[0]][1])]
+                result = make.rename({op.over[0] + ROTATED: op.over[0]}, make.einsum(
+                    [args[moved[0]], matrix], summed))
+            else:
+                result = make.row(f"{step.note} {op.kind}", over, args)
+        if linear.intersection(step.inputs):
+            linear.add(step.output)
         made[step.output] = result, target
     return made[steps[-1].output][0]

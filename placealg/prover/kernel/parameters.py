@@ -206,7 +206,7 @@ class Parameters(Tensors):
             self.written(state, self.own_part(e, (e.origin, source, name)))
         elif verb == "assign" and value == "moments":
             first = Cell(self.place(state, {}), self.named(self.alone.kept["moments"][name]),
-                         dict(self.reference.split_dims.get(name, {})))
+                         self.split_of(name))
             self.pending.append(Read(self.alone.kept["moments"][name], first.slot))
             self.written(state, self.owned(e, name, first))
         elif verb == "store":
@@ -322,7 +322,7 @@ class Parameters(Tensors):
             for axis in (a for a in self.flagged_over if a not in part.split):
                 part = self.sent("slice", (axis,), "", ROOT, part)
         found = [part, part] if what == NORM else [self.row(OVERFLOWS, (), [part])]
-        self.parts_of[what, name] = self.einsum(found, self.graph.tensors[name].dims)
+        self.parts_of[what, name] = self.of_stage(self.einsum(found, self.graph.tensors[name].dims))
         self.counted_at.setdefault((what, name), part.split)
 
     def total_of(self, what: str) -> Cell:
@@ -363,7 +363,7 @@ class Parameters(Tensors):
         first = self.trained[0]
         part = self.row(NOTHING, (), [])
         for axis, way in self.counted_at.get((what, first), {}).items():
-            part = self.sent("slice", (axis,), "", way, part)
+            part = self.sent("slice", (axis,), "", ROOT if axis == self.stages.axis else way, part)
         return self.einsum([part], self.graph.tensors[first].dims)
 
     def on_counter(self, e: Event) -> None:

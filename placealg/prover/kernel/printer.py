@@ -29,6 +29,7 @@ from placealg.prover.kernel.program import (
     Layers,
     Mesh,
     Microbatches,
+    Moves,
     Number,
     Once,
     Pair,
@@ -51,6 +52,7 @@ from placealg.prover.kernel.single import (
     targets,
     weight_in,
 )
+from placealg.prover.kernel.stages import one_after_the_other
 from placealg.prover.kernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.lower import lowered
@@ -61,7 +63,7 @@ T = TypeVar("T")
 
 def printed(step: Step) -> Program:
     """A step as a program beside its single device; raises Outside."""
-    return _Printer(numbered(apart(lowered(step)))).program()
+    return _Printer(numbered(apart(one_after_the_other(lowered(step))))).program()
 
 
 def numbered(step: Step) -> Step:
@@ -83,6 +85,11 @@ def without_frees(printed: Any) -> Any:
     return tuple(map(without_frees, printed))
 
 
+def phase_of(node: Node) -> str:
+    """The phase of an event, or of those of a loop."""
+    return node.phase if isinstance(node, Event) else phase_of(node.body[0])
+
+
 class _Printer(Parameters):
     """The loops and phases of a program."""
 
@@ -96,6 +103,7 @@ class _Printer(Parameters):
         if loop is None or len(events) != len(node.body):
             raise Outside(node.name, "a loop in a loop")
         self.prepare(events)
+        first: Cell
         assigns = [e for e in events if e.verb == "assign" and e.tensor == loop.slot]
         if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
             raise Outside(assigns[0].path, "it is handed on twice, or the other way")
@@ -110,15 +118,19 @@ class _Printer(Parameters):
         if handing is not None:
             self.begin("handed on", node.name)
             if node.reverse:
-                first = self.handed(self.gradient(loop.last), Pair(entering, last), slot)
+                first = self.handed(self.enters(node, self.gradient(loop.last)), Pair(entering, last), slot)
             else:
                 label = handing.operands[0].label if handing.operands else ""
-                first = self.handed(self.read(loop.first, label), Pair(entering, "First"), slot)
+                first = self.handed(self.enters(node, self.read(loop.first, label)), Pair(entering, "First"), slot)
             carried = [Pair(number_of(slot), entering)]
         self.flush()
         self.scope = node.name
+        staged = bool(self.stages.axis)
+        inside, outside = self.handed_between(node, first.split if handing is not None else {})
+        self.handed_over = self.leaving = None
+        self.passed = set()
         if handing is not None and node.reverse:
-            self.grads[node.name, loop.last, ""] = [Cell(slot, Pair(entering, "Next"), first.split)]
+            self.grads[node.name, loop.last, ""] = [Cell(slot, Pair(entering, "Next"), inside)]
         for e in (e for e in events if e not in sliced):
             self.event = e
             if e is not handing:
@@ -126,20 +138,41 @@ class _Printer(Parameters):
                 continue
             check_fields(e)
             self.begin(e.value)
-            if node.reverse:
+            if staged and node.reverse:
+                self.handed_over = self.gradient(loop.slot)
+            elif staged:  # what is not received is not there
+                self.handed_over = Cell(slot, Pair(entering, "This"), inside)
+                self.keep(loop.slot, "", Cell(self.slot("nothing", loop.slot), None, {}))
+            elif node.reverse:
                 self.handed(self.gradient(loop.slot), Pair(entering, "This"), slot)
             else:
-                self.keep(loop.slot, "", self.copied(Cell(slot, Pair(entering, "This"), first.split),
+                self.keep(loop.slot, "", self.copied(Cell(slot, Pair(entering, "This"), inside),
                                                      self.slot("copy", loop.slot, "")))
-        if handing is not None and not node.reverse:
+        if handing is not None and (staged or not node.reverse):
             self.begin("handed", node.name)
-            self.handed(self.read(loop.last), Pair(entering, "Next"), slot)
+            left = self.read(loop.last) if not staged else self.leaving or Cell(self.slot("nothing sent"), None, {})
+            self.handed(left, Pair(entering, "This" if node.reverse else "Next"), slot)
         self.loop(node.name, node.reverse, carried)
         if handing is not None and node.reverse:
             label = handing.operands[0].label if handing.operands else ""
-            self.grads.setdefault(("", loop.first, label), []).append(Cell(slot, Pair(entering, "First"), first.split))
+            self.grads.setdefault(("", loop.first, label), []).append(Cell(slot, Pair(entering, "First"), outside))
         elif handing is not None:
-            self.keep(loop.last, "", Cell(slot, Pair(entering, last), first.split))
+            self.keep(loop.last, "", Cell(slot, Pair(entering, last), outside))
+
+    def enters(self, node: EventLoop, arg: Cell) -> Cell:
+        """What a loop begins with, at the stage of its first instance to run: of what all stages have, that one's."""
+        if not self.stages.axis or self.stages.axis in arg.split:
+            return arg
+        entry, _, _, end = self.stages.moves(node.name)
+        return self.sent("slice", (self.stages.axis,), "", end if node.reverse else entry, arg)
+
+    def handed_between(self, node: EventLoop, first: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """How what a loop is handed lies in an instance, as it arrives there, and behind the loop."""
+        axis = self.stages.axis
+        if not axis:
+            return dict(first), dict(first)
+        entry, here, behind, end = self.stages.moves(node.name)
+        return {**first, axis: behind if node.reverse else here}, {**first, axis: entry if node.reverse else end}
 
     def prepare(self, events: Iterable[Event]) -> None:
         """Whatever stands before a loop that its events need."""
@@ -235,12 +268,21 @@ class _Printer(Parameters):
         """The loop over microbatches, as the first of them runs."""
         self.looping, self.counted_here = True, set()
         self.read_data()
+        found, phase = self.there(), ""
         for inner in loop.body:
+            began, phase = phase, phase_of(inner)
+            self.left_alone(found, began != phase)
             self.node(inner)
+        self.left_alone(found, True)
         self.flush()
         self.looping = False
         blocks, self.blocks = tuple(self.blocks), []
         return Microbatches(tuple(self.sums), blocks)
+
+    def left_alone(self, found: Mapping[State, tuple[Slot, ...]], item: bool) -> None:
+        """Raise Outside where an item of a stage has ended and leaves other copies of parameters than it found."""
+        if self.stages.axis and item and self.there() != found:
+            raise Outside("", "a stage's item leaves other copies than it found")
 
     def alike(self, before: Self, printed_by: Callable[[Self], T], printed: T, what: str) -> T:
         """What runs again, as it is printed where it finds the copies that it left; else raise Outside.
@@ -314,7 +356,7 @@ class _Printer(Parameters):
 
     def begins(self, name: str) -> dict[str, str]:
         """Where a weight is in the beginning: on rank 0 of the axes that do not split it."""
-        split = dict(self.reference.split_dims.get(name, {}))
+        split = self.split_of(name)
         return {**split, **{a: ROOT for a in self.axes if a != MICRO and a not in split}}
 
     def read_weights(self) -> None:
@@ -447,7 +489,7 @@ class _Printer(Parameters):
         for name, number in self.alone.kept["weight"].items():
             given.append(self.held(name, number, self.begins(name)))
         for name, number in self.alone.kept["moments"].items():
-            given.append(self.held(name, number, self.reference.split_dims.get(name, {})))
+            given.append(self.held(name, number, self.split_of(name)))
         for name, number in self.alone.counters.items():
             held = Held(number, None, self.kinds({}))
             given.append(held)
@@ -458,9 +500,17 @@ class _Printer(Parameters):
         ways = self.symbols.ways
         mesh = Mesh(len(self.axes), tuple(ways[self.symbols.like[d]] for d in ways),
                     tuple(self.symbols.dims(self.symbols.touch.get(d, (d,))) for d in ways),
-                    tuple(Pair(k, self.symbols.atom("m" if a == MICRO else a)) for a, k in self.axes.items()))
+                    tuple(Pair(k, self.symbols.atom("m" if a == MICRO else a)) for a, k in self.axes.items()),
+                    self.moving())
         return Program(mesh, self.ones(), self.alone.stretches, self.alone.states, self.alone.begins, tuple(given),
                        data, init, step, save, resume, tuple(disk), tuple(rest))
+
+    def moving(self) -> tuple[Moves, ...]:
+        """The stages of instances, where there are stages."""
+        if not self.stages.axis:
+            return ()
+        return tuple(Moves(self.symbols.unit(unit), *(self.symbols.ways[w] for w in self.stages.moves(unit)))
+                     for unit in self.stages.repeated)
 
     def ones(self) -> tuple[tuple[Pair, ...], ...]:
         """All tokens over those of all ranks in all microbatches: 1 where counts are equal."""

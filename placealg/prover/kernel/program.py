@@ -94,6 +94,13 @@ class AllToAll:
 
 
 @dataclass(frozen=True, slots=True)
+class Only:
+    """What is not a rank's own is zero there: what is split, as parts of a sum."""
+
+    way: int
+
+
+@dataclass(frozen=True, slots=True)
 class Einsum:
     """The product of the operands, summed over some dims."""
 
@@ -136,7 +143,7 @@ class Send:
     """What is sent along an axis."""
 
     axis: int
-    sent: AllReduce | ReduceScatter | AllGather | Slice | AllToAll
+    sent: AllReduce | ReduceScatter | AllGather | Slice | AllToAll | Only
 
 
 Op: TypeAlias = Einsum | Row | Add | Scale | Rename | Send
@@ -230,16 +237,32 @@ class Microbatches:
 
 
 @dataclass(frozen=True, slots=True)
+class Moves:
+    """Ways that move with the instances of a unit: by `here` an instance belongs to one rank of an axis.
+
+    By `behind` the next one does; by `entry` the first, by `exit` what comes behind the last.
+    """
+
+    unit: int
+    entry: int
+    here: int
+    behind: int
+    exit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Mesh:
     """The axes, axis 0 included; for each dim the first that is like it; for each way the dims that it reads.
 
-    `sized` are pairs of an axis and the atom that is its number of ranks; along axis 0, of microbatches.
+    `sized` are pairs of an axis and the atom that is its number of ranks; along axis 0, of microbatches. `moving` are
+    the ways that are others in each instance of a unit.
     """
 
     axes: int
     like: tuple[int, ...]
     touch: tuple[tuple[int, ...], ...]
     sized: tuple[Pair, ...]
+    moving: tuple[Moves, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,6 @@ def _check(reference: Reference) -> None:
         (not counted_alike(reference) and reference.weighting != "sum" and not (targets(graph) or WEIGHTS in data),
          "a count of what is no token's loss"),
         (bool(terms(graph)) and not counted_alike(reference), "further terms of the loss, and counts of tokens"),
-        (bool(reference.pipeline.axis), "a pipeline"),
         (bool(reference.random_keys), "random streams keyed by rank"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in reference.groups),
          "an update that reads neither its element nor whole matrices"),

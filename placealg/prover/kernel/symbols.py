@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from placealg.models.graph import Graph
-from placealg.prover.kernel.network import ROTATED, VALUE, WIDTH
+from placealg.prover.kernel.network import ALONG, ROTATED, VALUE, WIDTH
 from placealg.prover.kernel.program import Pair, Powers
 
 ROOT = "rank 0"
@@ -23,7 +23,8 @@ class Symbols:
         self.atoms: dict[str, int] = {}
         self.units: dict[str, int] = {}
         dims = [d for t in graph.tensors.values() for d in t.dims]
-        rotated = {d: d + ROTATED for op in graph.ops if op.kind in ("rope", "unit") for d in op.over or (WIDTH,)}
+        rotated = {d: d + ROTATED for op in graph.ops if op.kind in ("rope", "unit", *ALONG)
+                   for d in op.over[:1 if op.kind in ALONG else None] or (WIDTH,)}
         dims += [*(d for d in rotated if d not in dims), VALUE]
         turned = list(rotated.values())
         self.ways = {name: k for k, name in enumerate(dict.fromkeys([*dims, *turned, ROOT, *ways]))}

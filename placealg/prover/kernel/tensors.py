@@ -94,7 +94,7 @@ class Tensors(Instructions):
         if e.divisor != ONE and not (e.on_gradient and op in terms(self.graph)):
             raise Outside(e.path, f"divisor = {e.divisor}")
         labels = [v.label for v in e.operands] or [""] * len(op.inputs)
-        self.begin(e.value)
+        self.begin(e.value, e.phase)
         if e.on_gradient:
             self.transposed(e, op, labels)
             return
@@ -103,7 +103,7 @@ class Tensors(Instructions):
             self.summed_by_a_loss(self.entered[op.output])
         made = forward(self, self.graph, op, lambda k: self.read(op.inputs[k], labels[k]))
         for name, cell in made.items():
-            self.keep(f"{op.output}.{name}" if name else op.output, "", cell)
+            self.keep(f"{op.output}.{name}" if name else op.output, "", self.at_stage(op.unit, cell))
 
     def summed_by_a_loss(self, cell: Cell) -> None:
         """What a loss, or a term of it, sums must be complete, and the single device's."""
@@ -121,7 +121,7 @@ class Tensors(Instructions):
         for j in (j for j in receivers(e, self.reference) if not by_statistic(self.reference, op.inputs[j])):
             got = backward(self, self.graph, op, j, arriving, lambda k: self.read(op.inputs[k], labels[k]),
                            lambda name: self.read(f"{op.output}.{name}" if name else op.output))
-            name = op.inputs[j]
+            name, got = op.inputs[j], self.at_stage(op.unit, got)
             self.grads.setdefault((self.key(name, "")[0], name, labels[j]), []).append(got)
 
     def weights(self, function: str) -> Cell:
@@ -176,6 +176,12 @@ class Tensors(Instructions):
 
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""
+        if e.verb in ("send", "recv"):
+            self.between_stages(e)
+            return
+        if e.verb in ("offload", "fetch"):
+            self.of_tier(e)
+            return
         source, to = dim_of(e.source), dim_of(e.to)
         verb = e.verb if e.verb != "shift" else "all_gather" if source else "reduce_scatter"  # Rings.v: a whole ring
         from_, into = _PLACES.get(verb, ("", ""))
@@ -191,6 +197,46 @@ class Tensors(Instructions):
         out = self.slot("copy", e.tensor, e.version)
         cell = self.scaled(mean, self.sent(verb, e.axes, source, to, arg, None if mean else out), out)
         self.keep(e.tensor, e.version, cell)
+
+    def of_tier(self, e: Event) -> None:
+        """A copy of a tensor goes to another tier, in a slot of its own; or what is there comes back."""
+        (source, target), key = e.tiers, self.key(e.tensor, e.version)
+        if e.on_gradient or e.axes or {source, target} != {"device", "host"} or (e.verb == "offload") != (
+                target == "host"):
+            raise Outside(e.path, f"tier = {e.tier}")
+        self.begin(e.value, e.version, e.verb)
+        if e.verb == "offload":
+            self.hosted[key] = self.copied(self.sent_from(e.tensor, e.version),
+                                               self.slot("host", e.tensor, e.version))
+            return
+        kept = self.hosted.get(key) or Cell(self.slot("nothing", e.tensor, e.version), None, {})
+        self.keep(e.tensor, e.version, self.copied(kept, self.slot("copy", e.tensor, e.version)))
+
+    def between_stages(self, e: Event) -> None:
+        """What an instance hands to the one behind it, or a gradient back, goes to that one's stage.
+
+        Forward what is sent is at the next stage, and what is received is what was sent; backward what arrives is still
+        at the stage behind, and is sent on when the instance before receives it.
+        """
+        loop = self.graph.loop(self.scope)
+        if loop is None or e.axes != (self.stages.axis,) or e.source or e.to or e.where:
+            raise Outside(e.path, "it is sent to no other stage")
+        if e.verb in self.passed:
+            raise Outside(e.path, "there is one message, and it is the second")
+        self.passed.add(e.verb)
+        _, here, behind, _ = self.stages.moves(self.scope)
+        self.begin(e.value, e.verb, *e.axes)
+        if (e.verb, e.on_gradient, e.tensor) == ("recv", False, loop.slot) and self.handed_over:
+            self.keep(loop.slot, "", self.copied(self.handed_over, self.slot("copy", loop.slot, "")))
+        elif (e.verb, e.on_gradient, e.tensor) == ("send", False, loop.last):
+            self.leaving = self.sent("all_to_all", e.axes, here, behind, self.read(loop.last))
+        elif (e.verb, e.on_gradient, e.tensor) == ("recv", True, loop.last):
+            arrived = self.sent("all_to_all", e.axes, behind, here, self.gradient(loop.last))
+            self.set_gradient(loop.last, "", arrived)
+        elif (e.verb, e.on_gradient, e.tensor) == ("send", True, loop.slot) and self.handed_over:
+            self.leaving = self.handed_over
+        else:
+            raise Outside(e.path, "it is not what an instance hands on")
 
     def freed(self, e: Event) -> None:
         """A copy is freed; or what a region has made and no op outside reads, with the copies made for its ops."""

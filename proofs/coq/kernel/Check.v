@@ -91,6 +91,15 @@ Definition is_line (o : op) (s : single) : option mono :=
 (** What leaves a value as it is, up to a factor. *)
 Definition keeps (o : op) : bool := match o with Scale _ | Send _ _ => true | _ => false end.
 
+(** ** Ways that move with the instances of a unit. *)
+Definition all_still (ks : list kind) : bool := forallb (fun k => match k with Shard d => still g d | _ => true end) ks.
+Definition move_kind (from to : nat) (k : kind) : kind :=
+  match k with Shard d => if d =? from then Shard to else k | _ => k end.
+Definition moved (u : nat) (from to : moves -> nat) (t : fact) : fact :=
+  match find (fun f => of_unit f =? u) (moving g) with
+  | Some f => Fact (map (move_kind (from f) (to f)) (kinds t)) (factor t)
+  | None => t end.
+
 (** ** What is known of slots. *)
 Definition ix_eqb (x y : ix) : bool :=
   match x, y with First, First => true | This, This => true | Next, Next => true | Last u, Last u' => u =? u' | _,
@@ -124,9 +133,9 @@ Definition arg (k : known) (s : slot) : option (fact * named) :=
   | Some x, Some v => if unit_eqb (instances x) v then what x else None
   | _, _ => None end.
 Definition fixed_ix (n : named) : bool := match snd n with First | Last _ => true | _ => false end.
-(** Outside of microbatches nothing depends on one; outside of instances no value does. *)
+(** Outside of microbatches nothing depends on one; outside of instances no value does, and no way. *)
 Definition fits (t : fact) (n : named) : bool :=
-  (inside || is_full (kind_at t 0)) && (match u with Some _ => true | None => fixed_ix n end).
+  (inside || is_full (kind_at t 0)) && (match u with Some _ => true | None => fixed_ix n && all_still (kinds t) end).
 Definition write (s : slot) (x : option (fact * named)) (k : known) : option known :=
   match scope_of s with Some v => Some (put_slot s (Some (Item v x)) k) | None => None end.
 
@@ -179,6 +188,8 @@ Definition shared_of (l : list slot) : list positive := flat_map (fun s => match
   end) l.
 Definition forget_shared (l : list slot) (k : trie item) : trie item := fold_right (fun n k => set n None k) k
   (shared_of l).
+Definition each_carried (f : fact -> fact) (cs : list ((positive * positive) * (positive * fact))) :=
+  map (fun c => (fst c, (fst (snd c), f (snd (snd c))))) cs.
 Fixpoint distinct (l : list positive) : bool :=
   match l with [] => true | n :: l => negb (existsb (Pos.eqb n) l) && distinct l end.
 
@@ -186,18 +197,24 @@ Definition check_block (inside : bool) (b : block) (k : known) : option known :=
   match b with
   | Run is => check_instrs None inside is k
   | Layers u down carried is =>
-    let here := if down then Next else This in
+    let at_ := if down then Next else This in
     let next := if down then This else Next in
     let start := if down then Last u else First in
     let end_ := if down then First else Last u in
+    let from := if down then exit else entry in
+    let enter := moved u from (if down then behind else here) in
+    let leave := moved u from (if down then here else behind) in
+    let end_up := moved u from (if down then entry else exit) in
     match sequence (map (carried_from k start) carried) with
     | Some ts =>
       let outer := forget_shared (map out_of is) (shared k) in
-      match check_instrs (Some u) inside is (Known (put_carried here (combine carried ts) outer) (each k)) with
+      let cts := combine carried ts in
+      match check_instrs (Some u) inside is (Known (put_carried at_ (each_carried enter cts) outer) (each k)) with
       | Some k' =>
-        if forallb (fun c => carried_to k' next (fst c) (snd c)) (combine carried ts) && distinct (map fst carried)
+        if forallb (fun c => carried_to k' next (fst c) (snd c)) (each_carried leave cts) && distinct (map fst carried)
            && forallb (fun c => existsb (Pos.eqb (fst c)) (shared_of (map out_of is))) carried
-        then Some (Known (put_carried end_ (combine carried ts) outer) (each k')) else None
+           && forallb (fun c => all_still (kinds (snd (snd c)))) (each_carried end_up cts)
+        then Some (Known (put_carried end_ (each_carried end_up cts) outer) (each k')) else None
       | None => None end
     | None => None end
   end.
@@ -245,8 +262,8 @@ Definition rests (next : positive -> option positive) (k : known) (q : slot * he
   | _, _ => false end.
 End Checker.
 
-Definition well_kept (q : slot * held) : bool :=
-  match fst q, per (snd q) with Shared _, None => is_full (kind_in (lying (snd q)) 0)
+Definition well_kept (g : mesh) (q : slot * held) : bool :=
+  match fst q, per (snd q) with Shared _, None => is_full (kind_in (lying (snd q)) 0) && all_still g (lying (snd q))
   | Each _, Some _ => is_full (kind_in (lying (snd q)) 0) | _, _ => false end.
 Definition keep_disk (disk : list slot) (k : known) : known :=
   fold_right (fun s k' => put_slot s (find_slot k s) k') nothing disk.
@@ -321,7 +338,7 @@ Definition check (p : program) : bool :=
   let blocks := check_blocks (on p) (ones p) table in
   let all_rest next k := forallb (rests (on p) (ones p) next k) (rest p) in
   forallb (fun q => existsb (fun r => (value_of (snd r) =? fst q)%positive) (rest p)) (states p)
-  && forallb well_kept (rest p) && ordered p
+  && forallb (well_kept (on p)) (rest p) && ordered p
   && match blocks (given p) false (init p) nothing with Some k => all_rest (first_of p) k | None => false end
   && match check_parts (on p) (ones p) table (data p) (step p) (resting (rest p)) with
     | Some k => all_rest (next_of p) k

@@ -14,13 +14,15 @@ Context {K : CRing}.
 Add Ring K_ring3 : (laws K).
 Variables (w : world K) (p : program).
 Hypothesis ok : valid w p.
+(** In an instance of a unit. *)
+Variable here_ : nat.
 Local Notation g := (on p).
 Local Notation tensor := (@tensor K).
 Local Notation logical := (@logical K).
 Local Notation touches := (touches g).
 Local Notation size := (size w).
 Local Notation extent := (extent w).
-Local Notation home := (home w).
+Local Notation home := (home w here_).
 Local Notation atom := (atom w).
 Local Notation inverse := (inverse w).
 Local Notation value := (value atom inverse).
@@ -30,9 +32,9 @@ Local Notation val := (@Meaning.val K size home).
 Local Notation agree := (@Meaning.agree K size home).
 Local Notation all_axes := (seq 0 (axes g)).
 Let size_pos := size_pos w p ok.
-Let home_ok := home_ok w p ok.
-Let home_touches := home_touches w p ok.
-Let home_like := home_like w p ok.
+Let home_ok := home_ok w p ok here_.
+Let home_touches := home_touches w p ok here_.
+Let home_like := home_like w p ok here_.
 Let inverted := inverted w p ok.
 
 (** ** Factors mean products. *)
@@ -308,10 +310,11 @@ Definition whole (e : moment) (o : op) (vs : list logical) : logical :=
 Definition rows_of (e : moment) (o : op) : Prop :=
   match o with Row f over _ => whole_rows over (fn w f (of_step e) (of_layer e)) | _ => True end.
 
-Theorem infer_sound e spare o ks t : ext spare -> rows_of e o -> (forall k, In k ks -> true_of k) ->
+Theorem infer_sound e spare o ks t : of_layer e = here_ -> ext spare -> rows_of e o ->
+  (forall k, In k ks -> true_of k) ->
   infer g (ones p) o (map snd ks) = Some t -> means (apply g w e spare o (tensors ks)) (whole e o (meanings ks)) t.
 Proof.
-  intros J rows C; pose (ops := map operand_of ks).
+  intros at_e J rows C; pose (ops := map operand_of ks).
   assert (X : tensors ks = map x_of ops) by (unfold ops, tensors; now rewrite map_map).
   assert (kinds_of : forall a, map (fun o => ty o a) ops = map (fun t => kind_at t a) (map snd ks)) by (intros a;
     unfold ops; now rewrite !map_map).
@@ -319,7 +322,7 @@ Proof.
   { intros o' ino; unfold ops in ino; apply in_map_iff in ino; destruct ino as [q [<- inq]];
     apply means_of_operand, C, inq. }
   assert (E := tensors_ext ks C).
-  destruct o as [s over|f over s|s|m|q|a s]; cbn [infer apply whole rows_of] in *.
+  destruct o as [s over|f over s|s|m|q|a s]; cbn [infer apply whole rows_of] in *; rewrite ?at_e in *.
   - destruct (per_axis _ _) as [kd|] eqn:P; [|discriminate]; cbn; intros R; inversion R; subst; clear R.
     split; [now apply einsum_ext|]; intros r i.
     assert (W : (value (fold_right (fun t m => mono_times (factor t) m) [] (map snd ks)) * einsum_ref extent over
@@ -341,13 +344,13 @@ Proof.
     { intros r r' i i' samer samei; unfold row; apply rows; auto.
       clear X; induction E as [|x l Ex E IH]; cbn; constructor; auto. }
     intros r i.
-    assert (W : (value [] * fn w f (of_step e) (of_layer e) i (meanings ks))%ring = fn w f (of_step e) (of_layer e) i
+    assert (W : (value [] * fn w f (of_step e) here_ i (meanings ks))%ring = fn w f (of_step e) here_ i
       (map v_of ops)).
-    { transitivity (fn w f (of_step e) (of_layer e) i (meanings ks)); [unfold Machine.value; cbn; ring|].
+    { transitivity (fn w f (of_step e) here_ i (meanings ks)); [unfold Machine.value; cbn; ring|].
       apply rows; auto; unfold ops, meanings; rewrite map_map.
       apply meanings_are; auto; intros q inq; rewrite forallb_forall in U; apply U; now apply in_map. }
     cbn [factor]; rewrite W, X.
-    apply (row_sound touches size home size_pos home_ok home_touches all_axes over (fn w f (of_step e) (of_layer e))
+    apply (row_sound touches size home size_pos home_ok home_touches all_axes over (fn w f (of_step e) here_)
       (at_axis s)).
     + intros i' ws us; now apply rows.
     + intros o ino; unfold ops in ino; apply in_map_iff in ino; destruct ino as [q [<- inq]]; apply (proj1 (C q inq)).
@@ -400,7 +403,7 @@ Proof.
       assert (same : forall b, In b all_axes -> T' b = kind_at (Fact kd (factor t0)) b).
       { intros b inb; apply in_seq in inb; unfold T'; destruct (Nat.ltb_spec b (axes g)); [easy|lia]. }
       now apply (den_kinds all_axes T'). }
-    destruct s as [|d|d|d|d d0]; try exact N.
+    destruct s as [|d|d|d|d d0|d]; try exact N.
     destruct (kind_at t0 a) as [|d|] eqn:Kd; try exact N.
     destruct (find _ (sized g)) as [[b k]|] eqn:Fd; [|exact N].
     apply find_some in Fd as [inq same]; apply Nat.eqb_eq in same; cbn [fst] in same; subst b.

@@ -6,7 +6,7 @@
 
 From Coq Require Import Arith Lia Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Order Slots.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots.
 Open Scope nat_scope.
 
 Lemma in_both {A B : Type} (f : A -> option B) l l' : Forall2 (fun a b => f a = Some b) l l' ->
@@ -51,7 +51,7 @@ Local Notation means := (@Infer.means K w p).
 Local Notation table := (of_list (lines p)).
 Variables (t : nat) (start : bool) (inputs : list held).
 Hypothesis inputs_ok : forall h, In h inputs -> forall l, l < count w (per h) ->
-  lies (size w) (home w) (axes g) (input w start (value_of h) t l) (v (value_of h) t l) (lying h).
+  lies (size w) (home w l) (axes g) (input w start (value_of h) t l) (v (value_of h) t l) (lying h).
 Local Notation check_instrs := (check_instrs g (ones p) table inputs).
 Local Notation check_block := (check_block g (ones p) table inputs).
 Local Notation check_blocks := (check_blocks g (ones p) table inputs).
@@ -62,15 +62,14 @@ Local Notation when := (when t start).
 
 (** Of a slot that is one for all no value depends on an instance. *)
 Definition settled (k : known) : Prop :=
-  forall n x, find_slot k (Shared n) = Some x -> match what x with Some (_, n) => fixed_ix n = true | None => True end.
-Lemma item_fixed M n l l' x : match what x with Some (_, n) => fixed_ix n = true | None => True end ->
-  item_true M l (Shared n) x -> item_true M l' (Shared n) x.
+  forall n x, find_slot k (Shared n) = Some x -> unmoved p (what x).
+Lemma item_fixed M n l l' x : unmoved p (what x) -> item_true M l (Shared n) x -> item_true M l' (Shared n) x.
 Proof.
   unfold Slots.item_true; cbn [inst]; destruct (what x) as [[f [m y]]|]; auto.
-  intros F; destruct y; try discriminate; auto.
+  intros [F S] T; apply (means_still w p ok l); auto; destruct y; try discriminate; exact T.
 Qed.
 
-Lemma means_declared x u f f' : same_fact g f' f = true -> means x u f' -> means x u f.
+Lemma means_declared l x u f f' : same_fact g f' f = true -> means l x u f' -> means l x u f.
 Proof.
   intros S; apply andb_true_iff in S as [S F]; apply means_kinds; [|now apply (value_same w p ok)].
   intros a ina; rewrite forallb_forall in S; now apply kind_eqb_eq, S.
@@ -84,21 +83,25 @@ Lemma instance_once u down j j' : j < layers w u -> j' < layers w u -> instance 
 Proof. unfold instance; destruct down; lia. Qed.
 Lemma instance_all u down l : l < layers w u -> exists j, j < layers w u /\ instance w u down j = l.
 Proof. intros small; unfold instance; destruct down; [exists (layers w u - S l)|exists l]; lia. Qed.
-Definition place (u : nat) (down : bool) (j : nat) : nat := if down then layers w u - j else j.
 
 Section Layers.
 Variables (inside : bool) (u : nat) (down : bool) (carried : list (positive * positive)) (is : list instr) (k k1 :
   known).
 Variable ts : list (positive * fact).
-Let here := if down then Next else This.
+Let at_ := if down then Next else This.
 Let next := if down then This else Next.
 Let first := if down then Last u else First.
 Let last := if down then First else Last u.
 Let cts := combine carried ts.
+Let enter := moved g u (arriving down) (if down then behind else here).
+Let leave := moved g u (arriving down) (if down then here else behind).
+Let end_up := moved g u (arriving down) (leaving down).
 Let outer := forget_shared (map out_of is) (shared k).
 Hypothesis from : Forall2 (fun c b => carried_from k first c = Some b) carried ts.
-Hypothesis body : check_instrs (Some u) inside is (Known (put_carried here cts outer) (each k)) = Some k1.
-Hypothesis to : forall c, In c cts -> carried_to g k1 next (fst c) (snd c) = true.
+Hypothesis body : check_instrs (Some u) inside is (Known (put_carried at_ (each_carried enter cts) outer) (each k)) =
+  Some k1.
+Hypothesis to : forall c, In c cts -> carried_to g k1 next (fst c) (fst (snd c), leave (snd (snd c))) = true.
+Hypothesis ended : forall c, In c cts -> all_still g (kinds (end_up (snd (snd c)))) = true.
 Hypothesis touched : forall c, In c carried -> In (Shared (fst c)) (map out_of is).
 Variables (M : nat -> memory) (path : nat -> list nat).
 Hypothesis one_ : one inside M path.
@@ -127,9 +130,19 @@ Proof.
     now destruct (snd c); inversion H0.
 Qed.
 
+Lemma carried_still c : In c cts -> all_still g (kinds (snd (snd c))) = true.
+Proof.
+  intros inc; destruct (from_in c inc) as [F _]; unfold carried_from in F.
+  destruct (get (shared k) (fst (fst c))) as [[[?|] [[f n]|]]|] eqn:G; try discriminate.
+  destruct (named_eqb _ _); [|discriminate]; inversion F as [Q]; cbn [snd]; exact (proj2 (settled_ _ _ G)).
+Qed.
+Lemma in_each f (c : (positive * positive) * (positive * fact)) : In c (each_carried f cts) ->
+  exists c', In c' cts /\ c = (fst c', (fst (snd c'), f (snd (snd c')))).
+Proof. unfold each_carried; intros H; apply in_map_iff in H as [c' [<- inc]]; now exists c'. Qed.
+
 Record invariant (j : nat) : Prop := Invariant {
-  handed_on : forall c, In c cts -> means (glued (after j) (Shared (fst (fst c))) 0) (v (snd (fst c)) t (place u down
-    j)) (snd (snd c));
+  handed_on : forall c, In c cts -> means (position w u down j) (glued (after j) (Shared (fst (fst c))) 0)
+    (v (snd (fst c)) t (position w u down j)) (moved g u (arriving down) here (snd (snd c)));
   visited : forall n x, find_slot k1 (Each n) = Some x -> instances x = Some u ->
     forall i, i < j -> item_true (after j) (instance w u down i) (Each n) x;
   waiting : forall n x, find_slot k (Each n) = Some x -> instances x = Some u ->
@@ -143,7 +156,8 @@ Proof.
     destruct (get (shared k) (fst (fst c))) as [[[?|] [[f n]|]]|] eqn:G; try discriminate.
     destruct (named_eqb _ _) eqn:E; [|discriminate]; apply named_eqb_eq in E; subst; inversion F as [Q]; cbn [snd].
     assert (T := known_ None 0 Nat.lt_0_1 (Shared (fst (fst c))) _ G eq_refl); unfold Slots.item_true in T; cbn in T.
-    unfold look in T; cbn in T; unfold place, first in *; destruct down; cbn in T; rewrite ?Nat.sub_0_r; exact T.
+    apply (means_entering w p ok u down); [exact (proj2 (settled_ _ _ G))|].
+    unfold look in T; cbn in T; unfold position, first in *; destruct down; cbn in T; rewrite ?Nat.sub_0_r; exact T.
   - intros n x F E i range; apply (known_ (Some u) _ (instance_small u down i ltac:(lia)) (Each n) x F); cbn;
     now rewrite E.
 Qed.
@@ -151,13 +165,13 @@ Qed.
 Lemma invariant_step j : j < layers w u -> invariant j -> invariant (S j).
 Proof.
   intros small [I1 I2 I3]; set (l := instance w u down j).
-  assert (K0 : knows_at (Some u) l (after j) (Known (put_carried here cts outer) (each k))).
+  assert (K0 : knows_at (Some u) l (after j) (Known (put_carried at_ (each_carried enter cts) outer) (each k))).
   { intros s x F S; destruct s as [n|n]; cbn in F, S.
-    - apply get_put_carried in F as [[c [inc [E X]]]|[F out]].
-      + subst; unfold Slots.item_true; cbn; assert (T := I1 c inc).
-        assert (P : look w v t l (snd (fst c), here) = v (snd (fst c)) t (place u down j)).
-        { unfold look, here, place, l, instance; cbn; destruct down; cbn; auto; f_equal; lia. }
-        rewrite P; exact T.
+    - apply get_put_carried in F as [[c0 [inc [E X]]]|[F out]].
+      + apply in_each in inc as [c [inc ->]]; cbn [fst snd] in E, X; subst; unfold Slots.item_true; cbn.
+        assert (P : look w v t l (snd (fst c), at_) = v (snd (fst c)) t (position w u down j)).
+        { unfold look, at_, position, l, instance; cbn; destruct down; cbn; auto; f_equal; lia. }
+        rewrite P; apply (means_turning w p ok u down j); [now apply carried_still|easy|now apply I1].
       + apply get_forget_shared in F as [out_ F].
         apply (item_frame w p v t M); [intros c; now apply after_frame|].
         apply (item_fixed M n 0); [exact (settled_ n x F)|]; apply (known_ None 0 Nat.lt_0_1 (Shared n) x F); cbn;
@@ -176,9 +190,10 @@ Proof.
     destruct (get (shared k1) (fst (fst c))) as [[[?|] [[f n]|]]|] eqn:G; try discriminate.
     apply andb_true_iff in T as [E Sf]; apply named_eqb_eq in E; subst.
     assert (Q := K1 (Shared (fst (fst c))) _ G eq_refl); unfold Slots.item_true in Q; cbn in Q.
-    assert (P : look w v t l (snd (fst c), next) = v (snd (fst c)) t (place u down (S j))).
-    { unfold look, next, place, l, instance; cbn; destruct down; cbn; auto. }
-    rewrite P in Q; now apply (means_declared _ _ _ f).
+    assert (P : look w v t l (snd (fst c), next) = v (snd (fst c)) t (position w u down (S j))).
+    { unfold look, next, position, l, instance; cbn; destruct down; cbn; auto. }
+    rewrite P in Q; apply (means_returning w p ok u down j); [now apply carried_still|easy|].
+    now apply (means_declared _ _ _ _ f).
   - intros n x F E i range; destruct (Nat.eq_dec i j) as [->|apart].
     + apply (K1 (Each n) x F); cbn; now rewrite E.
     + destruct (Nat.lt_ge_cases i (layers w u)) as [si|]; [|lia].
@@ -186,23 +201,24 @@ Proof.
   - intros n x F E i range; apply (item_frame w p v t (after j)); [intros c; apply other; lia|]; apply I3; auto; lia.
 Qed.
 
-Lemma layers_known : knows (after (layers w u)) (Known (put_carried last cts outer) (each k1)) /\
-  settled (Known (put_carried last cts outer) (each k1)).
+Lemma layers_known : knows (after (layers w u)) (Known (put_carried last (each_carried end_up cts) outer) (each k1)) /\
+  settled (Known (put_carried last (each_carried end_up cts) outer) (each k1)).
 Proof.
   assert (I : forall j, j <= layers w u -> invariant j).
   { induction j as [|j IH]; intros small; [apply invariant_start|apply invariant_step; [lia|apply IH; lia]]. }
   destruct (I _ (le_n _)) as [I1 I2 _].
-  assert (S : settled (Known (put_carried last cts outer) (each k1))).
-  { intros n x F; cbn in F; apply get_put_carried in F as [[c [inc [E X]]]|[F out]].
-    - subst; cbn; unfold last; destruct down; reflexivity.
+  assert (S : settled (Known (put_carried last (each_carried end_up cts) outer) (each k1))).
+  { intros n x F; cbn in F; apply get_put_carried in F as [[c0 [inc [E X]]]|[F out]].
+    - apply in_each in inc as [c [inc ->]]; cbn [fst snd] in X; subst; cbn; split; [|now apply ended].
+      unfold last; destruct down; reflexivity.
     - apply get_forget_shared in F as [_ F]; exact (settled_ n x F). }
   split; auto; intros u' l small s x F Sc; destruct s as [n|n].
   - apply (item_fixed _ n 0); [exact (S n x F)|]; cbn in F.
-    apply get_put_carried in F as [[c [inc [E X]]]|[F out]].
-    + subst; unfold Slots.item_true; cbn.
-      assert (P : look w v t 0 (snd (fst c), last) = v (snd (fst c)) t (place u down (layers w u))).
-      { unfold look, last, place; destruct down; cbn; auto; now rewrite Nat.sub_diag. }
-      rewrite P; now apply I1.
+    apply get_put_carried in F as [[c0 [inc [E X]]]|[F out]].
+    + apply in_each in inc as [c [inc ->]]; cbn [fst snd] in E, X; subst; unfold Slots.item_true; cbn.
+      assert (P : look w v t 0 (snd (fst c), last) = v (snd (fst c)) t (position w u down (layers w u))).
+      { unfold look, last, position; destruct down; cbn; auto; now rewrite Nat.sub_diag. }
+      rewrite P; apply (means_leaving w p ok u down); [now apply carried_still|now apply I1].
     + apply get_forget_shared in F as [out_ F]; apply (item_frame w p v t M); [intros c; now apply after_frame|].
       apply (known_ None 0 Nat.lt_0_1 (Shared n) x F); cbn in *; congruence.
   - cbn in F, Sc; destruct u' as [u'|]; [|discriminate]; inversion Sc as [E]; destruct (Nat.eq_dec u' u) as [->|apart].
@@ -244,9 +260,12 @@ Proof.
   - destruct (sequence _) as [ts|] eqn:Q; [|discriminate]; apply sequence_map in Q.
     destruct (Check.check_instrs _ _ _ _ _ _ _ _) as [k1|] eqn:B; [|discriminate].
     destruct (_ && _) eqn:A; [|discriminate]; inversion C; subst; clear C.
-    apply andb_true_iff in A as [A A3]; apply andb_true_iff in A as [A1 A2].
-    rewrite forallb_forall in A1.
-    exact (layers_known inside u down carried is k k1 ts Q B A1 M path one_ known_ S).
+    repeat rewrite andb_true_iff in A; destruct A as [[[A1 A2] A3] A4]; rewrite forallb_forall in A1, A4.
+    apply (layers_known inside u down carried is k k1 ts Q B); auto.
+    + intros c inc; apply (A1 (fst c, (fst (snd c), moved g u (arriving down) (if down then here else behind) (snd (snd
+        c))))); unfold each_carried; apply in_map_iff; now exists c.
+    + intros c inc; apply (A4 (fst c, (fst (snd c), moved g u (arriving down) (leaving down) (snd (snd c)))));
+        unfold each_carried; apply in_map_iff; now exists c.
 Qed.
 
 Lemma block_one inside b M path : one inside M path -> one inside (fun c => run_block g w (when inside 0 c) (path c) b

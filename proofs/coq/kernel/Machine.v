@@ -30,7 +30,7 @@ Definition renaming := list (nat * nat).
 (** A monomial: per atom its exponents above and below the line. *)
 Definition mono := list (nat * nat).
 Inductive sent := AllReduce | ReduceScatter (way : nat) | AllGather (way : nat) | Slice (way :
-  nat) | AllToAll (from to : nat).
+  nat) | AllToAll (from to : nat) | Only (way : nat).
 
 Inductive op :=
 | Einsum (s : layout) (over : list nat)
@@ -105,6 +105,7 @@ Definition send (junk : tensor) (a : nat) (s : sent) (x : tensor) : tensor := fu
   | AllGather d => taken a d x r i
   | Slice d => if r a =? home a d i then x r i else junk r i
   | AllToAll d e => if r a =? home a e i then taken a d x r i else junk r i
+  | Only d => if r a =? home a d i then x r i else 0%ring
   end.
 End Ops.
 
@@ -122,7 +123,8 @@ End Factors.
 Record world (K : CRing) := World {
   size : nat -> nat; (* ranks along an axis; along axis 0, microbatches *)
   extent : nat -> nat; (* positions of a dim *)
-  home : nat -> nat -> index -> nat; (* along an axis, by a way of splitting, whose an index is *)
+  home : nat -> nat -> nat -> index -> nat; (* in an instance, along an axis, by a way of splitting, whose an index
+    is *)
   layers : nat -> nat; (* instances of a unit *)
   atom : nat -> K; inverse : nat -> K;
   fn : nat -> nat -> nat -> index -> list (@logical K) -> K; (* of number f, in a step, of an instance *)
@@ -133,10 +135,15 @@ Record world (K : CRing) := World {
 Arguments size {K}. Arguments extent {K}. Arguments home {K}. Arguments layers {K}. Arguments atom {K}.
 Arguments inverse {K}. Arguments fn {K}. Arguments input {K}. Arguments junk {K}.
 
+(** Ways that move with the instances of a unit, as stages of a pipeline do: by [here] all is of the rank to which the
+    instance belongs, by [behind] of that of the instance behind it; by [entry] of the first one's, by [exit] of that of
+    what follows the last. *)
+Record moves := Moves { of_unit : nat; entry : nat; here : nat; behind : nat; exit : nat }.
 (** Mesh and ways of splitting of a program: how many axes, axis 0 included; which dims are alike (a way along one is
     the way along the other); which dims a way reads, the dim of its number if there is none; axes, and the atom that is
-    the number of ranks along each. *)
-Record mesh := Mesh { axes : nat; like : list nat; touch : list (list nat); sized : list (nat * nat) }.
+    the number of ranks along each; ways that move. *)
+Record mesh := Mesh { axes : nat; like : list nat; touch : list (list nat); sized : list (nat * nat);
+  moving : list moves }.
 Definition touches (g : mesh) (way : nat) : list nat := nth way (touch g) [way].
 
 (** ** Memory, and how a program changes it. *)
@@ -149,12 +156,12 @@ Record moment := Moment { of_step : nat; of_micro : nat; of_layer : nat; beginni
 Definition apply (e : moment) (spare : @tensor K) (o : op) (xs : list (@tensor K)) : @tensor K :=
   let x := nth 0 xs (fun _ _ => 0%ring) in
   match o with
-  | Einsum s over => einsum (touches g) (extent w) (home w) (seq 0 (axes g)) (at_axis s) over xs
+  | Einsum s over => einsum (touches g) (extent w) (home w (of_layer e)) (seq 0 (axes g)) (at_axis s) over xs
   | Row f _ _ => row (fn w f (of_step e) (of_layer e)) xs
   | Add _ => added xs
   | Scale m => fun r i => (value (atom w) (inverse w) m * x r i)%ring
   | Rename p => fun r i => x r (fun d => i (renamed p d))
-  | Send a s => send (size w) (home w) spare a s x
+  | Send a s => send (size w) (home w (of_layer e)) spare a s x
   end.
 
 Definition inst (s : slot) (l : nat) : nat := match s with Shared _ => 0 | Each _ => l end.

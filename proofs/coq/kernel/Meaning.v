@@ -130,16 +130,22 @@ Definition whole_rows (over : list nat) (f : index -> list (@logical K) -> K) : 
   (forall d, i d = i' d) ->
   Forall2 (fun v w => forall j j', outside over i j -> (forall d, j d = j' d) -> v j = w j') vs ws -> f i vs = f i' ws.
 Definition plain (g : mesh) (d : nat) : bool := match touches g d with [e] => e =? d | _ => false end.
+(** Whether a way is the same in all instances. *)
+Definition still (g : mesh) (d : nat) : bool := forallb (fun f => negb ((here f =? d) || (behind f =? d))) (moving g).
 Definition likeness (g : mesh) (d : nat) : nat := nth d (like g) d.
 
 (** What is assumed of a world. *)
 Record valid : Prop := Valid {
   size_pos : forall a, 0 < size w a;
-  home_ok : forall a d i, home w a d i < size w a;
-  home_touches : forall a d i j, (forall e, In e (touches (on p) d) -> i e = j e) -> home w a d i = home w a d j;
-  home_like : forall a d e i j, plain (on p) d = true -> plain (on p) e = true ->
+  home_ok : forall l a d i, home w l a d i < size w a;
+  home_touches : forall l a d i j, (forall e, In e (touches (on p) d) -> i e = j e) -> home w l a d i = home w l a d j;
+  home_still : forall l a d i, still (on p) d = true -> home w l a d i = home w 0 a d i;
+  home_moves : forall f, In f (moving (on p)) -> forall a i, home w 0 a (here f) i = home w 0 a (entry f) i
+    /\ home w (layers w (of_unit f)) a (here f) i = home w 0 a (exit f) i
+    /\ forall l, home w l a (behind f) i = home w (S l) a (here f) i;
+  home_like : forall l a d e i j, plain (on p) d = true -> plain (on p) e = true ->
     likeness (on p) d = likeness (on p) e ->
-    i d = j e -> home w a d i = home w a e j;
+    i d = j e -> home w l a d i = home w l a e j;
   inverted : forall k, (atom w k * inverse w k)%ring = 1%ring;
   ones_ok : forall m, In m (ones p) -> value (atom w) (inverse w) m = 1%ring;
   sized_ok : forall a k, In (a, k) (sized (on p)) -> atom w k = sum_list (seq 0 (size w a)) (fun _ => 1%ring);
@@ -150,9 +156,9 @@ Record valid : Prop := Valid {
 (** What comes from outside is the single device's, and lies as the program says. *)
 Definition handed (v : @values K) : Prop :=
   (forall h, In h (given p) -> forall l, l < count w (per h) ->
-    lies (size w) (home w) (axes (on p)) (input w true (value_of h) 0 l) (v (value_of h) 0 l) (lying h)) /\
+    lies (size w) (home w l) (axes (on p)) (input w true (value_of h) 0 l) (v (value_of h) 0 l) (lying h)) /\
   (forall h, In h (data p) -> forall t l, l < count w (per h) ->
-    lies (size w) (home w) (axes (on p)) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) /\
+    lies (size w) (home w l) (axes (on p)) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) /\
   (forall n k, In (n, k) (begins p) -> forall l i, v n 0 l i = v k 0 l i).
 
 (** ** A run: behind each step it goes on, or saves and goes on, or saves, is stopped, and goes on from that. *)
@@ -172,7 +178,7 @@ Fixpoint run (pauses : nat -> pause) (t : nat) : @memory K :=
   end.
 Definition right (v : @values K) (t : nat) (m : @memory K) : Prop :=
   forall s h, In (s, h) (rest p) -> forall l, l < count w (per h) ->
-    lies (size w) (home w) (axes (on p)) (m s (inst s l)) (v (value_of h) t l) (lying h).
+    lies (size w) (home w l) (axes (on p)) (m s (inst s l)) (v (value_of h) t l) (lying h).
 End Correct.
 
 (** All that the single device keeps is kept, and between any two steps it is the single device's, at every rank. *)

@@ -7,7 +7,7 @@
 
 From Coq Require Import Arith Lia Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Order Slots Loops.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots Loops.
 Open Scope nat_scope.
 
 Lemma find_forget l k s x : find_slot (forget l k) s = Some x -> ~ In s l /\ find_slot k s = Some x.
@@ -29,12 +29,13 @@ Local Notation means := (@Infer.means K w p).
 Local Notation table := (of_list (lines p)).
 Variables (t : nat) (start : bool) (inputs : list held).
 Hypothesis inputs_ok : forall h, In h inputs -> forall l, l < count w (per h) ->
-  lies (size w) (home w) (axes g) (input w start (value_of h) t l) (v (value_of h) t l) (lying h).
+  lies (size w) (home w l) (axes g) (input w start (value_of h) t l) (v (value_of h) t l) (lying h).
 Local Notation check_blocks := (check_blocks g (ones p) table inputs).
 Local Notation check_part := (check_part g (ones p) table inputs).
 Local Notation check_parts := (check_parts g (ones p) table inputs).
 Local Notation item_true := (item_true w p v t).
 Local Notation knows := (knows w p v t).
+Local Notation settled := (settled p).
 Local Notation when := (when t start).
 
 Lemma find_fold new k0 s x : find_slot (fold_right (fun q k => put_slot (fst q) (Some (snd q)) k) k0 new) s = Some x ->
@@ -118,7 +119,9 @@ Proof.
       destruct (find_slot k1 (fst q)) as [[u' [[f nn]|]]|] eqn:F2; try discriminate.
       destruct (_ && _) eqn:A; [|discriminate]; inversion U as [E']; subst q'; cbn in E, X; subst; cbn.
       repeat rewrite andb_true_iff in A; destruct A as [[[A1 A2] A3] A4].
-      destruct (snd q), (fst q) eqn:Fq; try discriminate; rewrite E in *; exact (S1 _ _ F2).
+      destruct (snd q), (fst q) eqn:Fq; try discriminate; rewrite E in *; destruct (S1 _ _ F2) as [S1a S1b].
+      split; [exact S1a|]; cbn; unfold all_still in S1b |- *; destruct (kinds f); cbn in S1b |- *; auto.
+      now apply andb_true_iff in S1b.
     - apply find_forget in F as [_ F]; exact (settled_ n x F). }
   split; auto; intros u0 l small s x F Sc; apply find_fold in F as [[q' [inq [E X]]]|[F out]].
   - destruct (one_of q' inq) as [q [inq0 U]]; unfold summed_up in U.
@@ -133,15 +136,15 @@ Proof.
     assert (T := K1 u0 l small (fst q) _ F2 Sc'); unfold Slots.item_true in T |- *; cbn [what] in *.
     destruct T as [X D].
     pose (y := summed (size w) 0 (glued behind (fst q) (inst (fst q) l))).
-    apply (means_same w p y _ (look w v t l nn) _ (full_at_0 f)); auto.
+    apply (means_same w p l y _ (look w v t l nn) _ (full_at_0 f)); auto.
     { intros r i; unfold glued at 1; rewrite I in *; rewrite (added_up q) by auto; unfold y, summed, glued.
       apply (sum_list_ext K); intros c _; reflexivity. }
     split.
     { intros r r' i i' samer samei; unfold y, summed; apply (sum_list_ext K); intros c _; apply X; auto.
       intros a; unfold put; destruct (a =? 0); auto. }
     intros r i.
-    change y with (send (size w) (home w) (fun _ _ => 0%ring) 0 AllReduce (glued behind (fst q) (inst (fst q) l))).
-    apply (send_sound (size w) (home w) (touches g) (size_pos w p ok) (home_ok w p ok) (home_touches w p ok) _ 0
+    change y with (send (size w) (home w l) (fun _ _ => 0%ring) 0 AllReduce (glued behind (fst q) (inst (fst q) l))).
+    apply (send_sound (size w) (home w l) (touches g) (size_pos w p ok) (home_ok w p ok l) (home_touches w p ok l) _ 0
       AllReduce _ (kind_at f));
       auto using seq_NoDup.
     + apply in_seq; lia.

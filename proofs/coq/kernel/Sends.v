@@ -125,6 +125,8 @@ Definition sent_kind (s : sent) (k : kind) : option kind :=
   | Slice d, Full => Some (Shard d)
   | Slice d, Shard e => if d =? e then Some (Shard d) else None
   | AllToAll d e, Shard d' => if d =? d' then Some (Shard e) else None
+  | Only _, Full => Some Part
+  | Only d, Shard e => if d =? e then Some Part else None
   | _, _ => None end.
 
 Lemma val_same l T x y r i : (forall r', (forall b, ~ In b l -> r' b = r b) -> x r' i = y r' i) ->
@@ -153,6 +155,39 @@ Qed.
 Lemma at_home l a c r r' : ~ In a l -> (forall b, ~ In b l -> r' b = put r a c b) -> r' a = c.
 Proof. intros out agrees; rewrite agrees by easy; unfold put; now rewrite Nat.eqb_refl. Qed.
 
+(** What is zero but at one coordinate. *)
+Lemma zero_true l T r i : agree l T (fun _ _ => 0%ring) r i /\ val l T (fun _ _ => 0%ring) r i = 0%ring.
+Proof.
+  revert r; induction l as [|a l IH]; intros r; cbn; [easy|]; destruct (T a).
+  - split; [intros c _; split; [apply IH|now rewrite !(proj2 (IH _))]|apply IH].
+  - apply IH.
+  - split; [intros c _; apply IH|]; rewrite (sum_list_ext K _ _ (fun _ => 0%ring)) by (intros; apply IH).
+    apply (sum_list_zero K).
+Qed.
+Lemma val_only l T T' junk a d x r i :
+  (forall y r, val l T' y r i = val l T y r i) -> (forall y r, agree l T y r i -> agree l T' y r i) -> ~ In a l ->
+  agree l T x (put r a (home a d i)) i ->
+  (forall c, c < size a -> agree l T' (send junk a (Only d) x) (put r a c) i) /\
+  sum_list (seq 0 (size a)) (fun c => val l T' (send junk a (Only d) x) (put r a c) i) =
+    val l T x (put r a (home a d i)) i.
+Proof.
+  intros TV TA out ag; set (h := home a d i) in *; set (y := send junk a (Only d) x).
+  assert (S : forall r', (forall b, ~ In b l -> r' b = put r a h b) -> x r' i = y r' i).
+  { intros r' agrees; unfold y; cbn; rewrite (at_home l a h r r' out agrees); unfold h; now rewrite Nat.eqb_refl. }
+  assert (Z : forall c, c <> h -> forall r', (forall b, ~ In b l -> r' b = put r a c b) -> 0%ring = y r' i).
+  { intros c other r' agrees; unfold y; cbn; rewrite (at_home l a c r r' out agrees); fold h.
+    apply Nat.eqb_neq in other; now rewrite other. }
+  assert (V : forall c, val l T' y (put r a c) i = if h =? c then val l T x (put r a h) i else 0%ring).
+  { intros c; rewrite TV; destruct (Nat.eqb_spec h c) as [<-|other].
+    - symmetry; now apply val_same.
+    - rewrite <- (val_same l T (fun _ _ => 0%ring) y (put r a c) i (Z c (not_eq_sym other))); apply zero_true. }
+  split.
+  - intros c small; apply TA; destruct (Nat.eq_dec c h) as [->|other]; [now apply (agree_same l T x)|].
+    apply (agree_same l T (fun _ _ => 0%ring)); [now apply (Z c)|apply zero_true].
+  - rewrite (sum_list_ext K _ _ _ (fun c _ => V c)); exact (sum_pick (size a) h (fun _ => val l T x (put r a h) i)
+      (home_ok a d i)).
+Qed.
+
 Theorem send_sound junk a s x T T' l i k : ext x -> NoDup l -> In a l ->
   sent_kind s (T a) = Some (T' a) -> (forall b, b <> a -> T' b = T b) ->
   forall r, den l T x r i k -> den l T' (send junk a s x) r i k.
@@ -170,7 +205,7 @@ Proof.
       - split; apply IH, out'.
       - split; [apply (sum_list_ext K); intros; apply IH, out'|intros H c small; now apply IH, H]. }
     cbn in ag |- *.
-    destruct s as [|d|d|d|d e], (T a) as [|f|]; cbn in kind; try discriminate;
+    destruct s as [|d|d|d|d e|d], (T a) as [|f|]; cbn in kind; try discriminate;
       repeat match type of kind with (if ?p then _ else _) = _ => destruct p eqn:?; [|discriminate] end;
         inversion kind as [E']; rewrite <- ?E'.
     + (* all_reduce *)
@@ -232,6 +267,14 @@ Proof.
         eapply agree_rank; [exact E| |apply ag]; intros; symmetry; apply put_twice.
       * rewrite (proj1 (Tl _ _)), <- (val_same l T (taken a d x)), val_taken by auto; apply val_rank;
         auto using put_twice.
+    + (* only the owner's, of what all have *)
+      destruct (val_only l T T' junk a d x r i (fun y r => proj1 (Tl y r)) (fun y r => proj2 (Tl y r)) out
+        (proj1 (ag _ (home_ok a d i)))) as [A V].
+      split; [exact A|]; rewrite V; apply (ag _ (home_ok a d i)).
+    + (* only the owner's *)
+      apply Nat.eqb_eq in Heqb; subst f.
+      destruct (val_only l T T' junk a d x r i (fun y r => proj1 (Tl y r)) (fun y r => proj2 (Tl y r)) out ag) as [A V].
+      split; [exact A|exact V].
   - destruct ina as [->|ina]; [congruence|]. cbn in ag |- *. rewrite (others b apart).
     assert (D : forall r k, agree l T x r i /\ val l T x r i = k -> agree l T' (send junk a s x) r i /\
       val l T' (send junk a s x) r i = k) by (intros; now apply IH).

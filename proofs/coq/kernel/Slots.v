@@ -6,7 +6,7 @@
 
 From Coq Require Import Arith Lia Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Order.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order.
 Open Scope nat_scope.
 
 Lemma slot_eqb_eq s s' : slot_eqb s s' = true <-> s = s'.
@@ -50,7 +50,8 @@ Local Notation table := (of_list (lines p)).
 (** In a step; what may be read in it. *)
 Variables (t : nat) (start : bool) (inputs : list held).
 Hypothesis inputs_ok : forall h, In h inputs -> forall l, l < count w (per h) ->
-  lies (size w) (home w) (axes g) (input w start (value_of h) t l) (v (value_of h) t l) (lying h).
+  lies (size w) (home w l) (axes g) (input w start (value_of h) t l) (v (value_of h) t l) (lying h).
+Local Notation fits := (fits g).
 Local Notation check_instr := (check_instr g (ones p) table inputs).
 Local Notation check_instrs := (check_instrs g (ones p) table inputs).
 
@@ -59,7 +60,10 @@ Definition glued (M : nat -> memory) (s : slot) (l : nat) : @tensor K := fun r i
 Definition item_true (M : nat -> memory) (l : nat) (s : slot) (x : item) : Prop :=
   match what x with
   | None => forall c r i, M c s (inst s l) r i = 0%ring
-  | Some (f, n) => means (glued M s (inst s l)) (look w v t l n) f end.
+  | Some (f, n) => means l (glued M s (inst s l)) (look w v t l n) f end.
+(** What is known so that it depends on no instance. *)
+Definition unmoved (x : option (fact * named)) : Prop :=
+  match x with Some (f, n) => fixed_ix n = true /\ all_still g (kinds f) = true | None => True end.
 (** What is known is true in an instance of a unit; and in all. *)
 Definition knows_at (u : option nat) (l : nat) (M : nat -> memory) (k : known) : Prop :=
   forall s x, find_slot k s = Some x -> scope_of u s = Some (instances x) -> item_true M l s x.
@@ -81,7 +85,7 @@ Proof.
   assert (N : forall r i, r 0 = c -> nth 0 xs (fun _ _ => 0%ring) r i = nth 0 ys (fun _ _ => 0%ring) r i).
   { clear -S; intros r i at_c; destruct S; cbn; auto. }
   destruct o as [s over|f over s|s|m|q|a s]; cbn [apply rows_of] in *.
-  - unfold einsum; apply (sum_list_ext K); intros b _; destruct (has _ _ _ _ _ _ _ _); auto; f_equal.
+  - rewrite <- S2; unfold einsum; apply (sum_list_ext K); intros b _; destruct (has _ _ _ _ _ _ _ _); auto; f_equal.
     clear -S at_c; induction S as [|x y xs ys H S IH]; cbn; [easy|]; rewrite IH; f_equal; now apply H.
   - unfold row; rewrite <- S1, <- S2; apply rows; auto.
     clear -S E at_c; revert E; induction S as [|x y xs ys H S IH]; intros E; inversion E; subst; cbn; constructor; auto.
@@ -89,7 +93,7 @@ Proof.
   - unfold added; clear -S at_c; induction S as [|x y xs ys H S IH]; cbn; [easy|]; rewrite IH; f_equal; now apply H.
   - now rewrite N.
   - now apply N.
-  - set (x := nth 0 xs _) in *; set (y := nth 0 ys _) in *.
+  - rewrite <- S2; set (x := nth 0 xs _) in *; set (y := nth 0 ys _) in *.
     assert (P : forall b j, x (put r a b) j = y (put r a b) j) by (intros; apply N; unfold put;
       destruct (Nat.eqb_spec 0 a); congruence).
     assert (Q : summed (size w) a x r i = summed (size w) a y r i) by (apply (sum_list_ext K); intros; apply P).
@@ -97,31 +101,32 @@ Proof.
 Qed.
 
 (** What does not depend on the microbatch, read at the first. *)
-Lemma means_flat x u f : is_full (kind_at f 0) = true -> means x u f -> means (fun r i => x (put r 0 0) i) u f.
+Lemma means_flat l x u f : is_full (kind_at f 0) = true -> means l x u f -> means l (fun r i => x (put r 0 0) i) u f.
 Proof.
   intros F [E D]; split.
   - intros r r' i i' samer samei; apply E; auto; intros a; unfold put; destruct (a =? 0); auto.
   - intros r i; specialize (D (put r 0 0) i); destruct (axes g) as [|n]; [exact D|].
     unfold den in *; cbn [seq agree val] in *; destruct D as [A B]; destruct (kind_at f 0); try discriminate.
     assert (out : ~ In 0 (seq 1 n)) by (rewrite in_seq; lia).
-    assert (R : forall c, val (size w) (home w) (seq 1 n) (kind_at f) (fun r i => x (put r 0 0) i) (put r 0 c) i
-      = val (size w) (home w) (seq 1 n) (kind_at f) x (put (put r 0 0) 0 0) i).
+    assert (R : forall c, val (size w) (home w l) (seq 1 n) (kind_at f) (fun r i => x (put r 0 0) i) (put r 0 c) i
+      = val (size w) (home w l) (seq 1 n) (kind_at f) x (put (put r 0 0) 0 0) i).
     { intros c; change (fun r i => x (put r 0 0) i) with (fixed 0 (fun _ => 0) x).
-      rewrite (val_fixed (size w) (home w) (touches g) (home_touches w p ok)) by easy.
-      apply (val_rank (size w) (home w) (touches g) (home_touches w p ok)); auto; intros b; now rewrite !put_twice. }
+      rewrite (val_fixed (size w) (home w l) (touches g) (home_touches w p ok l)) by easy.
+      apply (val_rank (size w) (home w l) (touches g) (home_touches w p ok l)); auto; intros b;
+        now rewrite !put_twice. }
     split; rewrite ?R; [|exact B]; intros c small; rewrite !R; split; [|easy].
     change (fun r i => x (put r 0 0) i) with (fixed 0 (fun _ => 0) x).
-    apply (agree_fixed (size w) (home w) (touches g) (home_touches w p ok)); auto.
+    apply (agree_fixed (size w) (home w l) (touches g) (home_touches w p ok l)); auto.
     destruct (A 0 ltac:(apply (size_pos w p ok))) as [A0 _].
-    eapply (agree_rank (size w) (home w) (touches g) (home_touches w p ok)); [exact E| |exact A0]; intros b;
+    eapply (agree_rank (size w) (home w l) (touches g) (home_touches w p ok l)); [exact E| |exact A0]; intros b;
       now rewrite !put_twice.
 Qed.
 
 (** What is stored is, for all microbatches at once, what the op makes of all at once. *)
 Lemma stored_means inside l (M : nat -> memory) path out y x u f : ext y -> one inside M path ->
   (inside = true \/ is_full (kind_at f 0) = true) ->
-  (forall c, same_at (if inside then c else 0) (x c) y) -> (inside = false -> forall c, x c = x 0) -> means y u f ->
-  means (glued (fun c => store (when inside l c) out (x c) (M c)) out (inst out l)) u f.
+  (forall c, same_at (if inside then c else 0) (x c) y) -> (inside = false -> forall c, x c = x 0) -> means l y u f ->
+  means l (glued (fun c => store (when inside l c) out (x c) (M c)) out (inst out l)) u f.
 Proof.
   intros Y one_ F S X D.
   assert (G : forall r i, glued (fun c => store (when inside l c) out (x c) (M c)) out (inst out l) r i = x (r 0) (put
@@ -129,11 +134,11 @@ Proof.
   { intros r i; unfold glued, store; cbn. replace (slot_eqb out out) with true by (symmetry; now apply slot_eqb_eq).
     rewrite Nat.eqb_refl; now destruct inside. }
   destruct inside.
-  - apply (means_same w p y _ u u f); auto; intros r i; rewrite G, (S (r 0)).
+  - apply (means_same w p l y _ u u f); auto; intros r i; rewrite G, (S (r 0)).
     + apply Y; auto; intros a; unfold put; destruct (Nat.eqb_spec a 0); now subst.
     + unfold put; now rewrite Nat.eqb_refl.
   - destruct F as [F|F]; [discriminate|].
-    apply (means_same w p (fun r i => y (put r 0 0) i) _ u u f); auto; [|now apply means_flat].
+    apply (means_same w p l (fun r i => y (put r 0 0) i) _ u u f); auto; [|now apply means_flat].
     intros r i; rewrite G, (X eq_refl (r 0)), (S 0); auto.
 Qed.
 
@@ -155,7 +160,7 @@ Proof.
 Qed.
 
 Lemma arg_known u l M k s f n : knows_at u l M k -> arg u k s = Some (f, n) ->
-  means (glued M s (inst s l)) (look w v t l n) f.
+  means l (glued M s (inst s l)) (look w v t l n) f.
 Proof.
   intros H A; unfold arg in A; destruct (find_slot k s) as [x|] eqn:F; [|discriminate].
   destruct (scope_of u s) as [s'|] eqn:S; [|discriminate]; destruct (unit_eqb _ _) eqn:E; [|discriminate];
@@ -167,19 +172,19 @@ Qed.
 Lemma instr_static inside u x k k' : check_instr u inside x k = Some k' ->
   (forall s, s <> out_of x -> find_slot k' s = find_slot k s) /\
   (forall y, find_slot k' (out_of x) = Some y -> scope_of u (out_of x) = Some (instances y) /\
-    (u = None -> match what y with Some (_, n) => fixed_ix n = true | None => True end)).
+    (u = None -> unmoved (what y))).
 Proof.
-  assert (W : forall out y, match y with Some (_, n) => u = None -> fixed_ix n = true | None => True end ->
+  assert (W : forall out y, (u = None -> unmoved y) ->
     write u out y k = Some k' ->
     (forall s, s <> out -> find_slot k' s = find_slot k s) /\
     (forall z, find_slot k' out = Some z -> scope_of u out = Some (instances z) /\
-      (u = None -> match what z with Some (_, n) => fixed_ix n = true | None => True end))).
+      (u = None -> unmoved (what z)))).
   { intros out y F C; unfold write in C; destruct (scope_of u out) as [su|]; [|discriminate]; inversion C; subst.
     split; [intros s apart; apply find_put_other; congruence|]; intros z E; rewrite find_put_same in E; inversion E;
       subst; cbn.
-    split; auto; destruct y as [[? n]|]; auto. }
-  assert (F : forall f n, fits u inside f n = true -> u = None -> fixed_ix n = true).
-  { unfold fits; intros f n H ->; now apply andb_true_iff in H as [_ H]. }
+    split; auto. }
+  assert (F : forall f n, fits u inside f n = true -> u = None -> unmoved (Some (f, n))).
+  { unfold fits; intros f n H ->; apply andb_true_iff in H as [_ H]; now apply andb_true_iff in H. }
   destruct x as [o args out claim|n out|out|out]; cbn [Check.check_instr out_of]; intros C.
   - destruct (sequence _); [|discriminate]; destruct (infer _ _ _ _); [|discriminate];
     destruct (claimed _ _ _ _ _ _ _) as [[f0 n0]|]; [|discriminate].
@@ -194,7 +199,7 @@ Lemma instrs_static inside u is : forall k k', check_instrs u inside is k = Some
   (forall s x, find_slot k' s = Some x -> scope_of u s <> Some (instances x) ->
     find_slot k s = Some x /\ ~ In s (map out_of is)) /\
   (forall s x, find_slot k' s = Some x -> In s (map out_of is) ->
-     u = None -> match what x with Some (_, n) => fixed_ix n = true | None => True end) /\
+     u = None -> unmoved (what x)) /\
   (forall s, ~ In s (map out_of is) -> find_slot k' s = find_slot k s).
 Proof.
   induction is as [|x is IH]; intros k k' C; cbn [Check.check_instrs] in C.
@@ -241,7 +246,7 @@ Proof.
     assert (T2 : meanings ks = map (look w v t l) (map snd os)) by (unfold meanings, ks; rewrite map_map;
       rewrite <- L2 at 2; now rewrite !map_map).
     assert (T3 : map snd ks = map fst os) by (unfold ks; rewrite map_map; rewrite <- L2 at 2; now rewrite map_map).
-    assert (known_ : forall q, In q ks -> Infer.true_of w p q).
+    assert (known_ : forall q, In q ks -> Infer.true_of w p l q).
     { intros q inq; unfold ks in inq; apply in_map_iff in inq; destruct inq as [[s [f0 n0]] [<- ina]].
       apply (arg_known u l M k s f0 n0 H (L3 _ ina)). }
     pose (e := when inside l 0).
@@ -265,8 +270,8 @@ Proof.
         inversion D; subst.
         rewrite T2; destruct o; try discriminate; cbn; auto. }
     destruct W as [rows [W Kf]].
-    assert (Y := infer_sound w p ok e spare o ks f J rows known_ ltac:(rewrite T3; exact I)).
-    assert (Y' : means (apply g w e spare o (tensors ks)) (look w v t l n) f').
+    assert (Y := infer_sound w p ok l e spare o ks f eq_refl J rows known_ ltac:(rewrite T3; exact I)).
+    assert (Y' : means l (apply g w e spare o (tensors ks)) (look w v t l n) f').
     { destruct Y as [E1 E2]; split; [exact E1|]; intros r i; rewrite <- W; unfold kind_at; rewrite Kf; apply E2. }
     apply (stored_means inside l M path out _ (fun c => apply g w (when inside l c) (junk w (path c)) o (map (load
       (when inside l c) (M c)) args)) _ _ (proj1 Y')); auto.
@@ -276,7 +281,7 @@ Proof.
         [|discriminate].
         apply andb_true_iff in A as [_ A]; apply negb_true_iff, Nat.eqb_neq in A; exact A.
       * intros r i at_c; unfold spare; rewrite at_c; destruct inside; auto; now rewrite (proj2 (one_ eq_refl) c).
-      * rewrite <- T1; now apply (tensors_ext w p).
+      * rewrite <- T1; now apply (tensors_ext w p l).
       * clear -one_; induction args as [|s args IH]; cbn; constructor; auto.
         intros r i at_c; unfold glued, load; cbn [of_layer when]; rewrite at_c; destruct inside; auto;
           now rewrite (proj1 (one_ eq_refl) c).
@@ -328,7 +333,7 @@ Lemma item_frame M M' l s x : (forall c, M' c s (inst s l) = M c s (inst s l)) -
   item_true M' l s x.
 Proof.
   unfold item_true; intros same; destruct (what x) as [[f n]|].
-  - apply (means_same w p); auto; intros r i; unfold glued; now rewrite same.
+  - apply (means_same w p l); auto; intros r i; unfold glued; now rewrite same.
   - intros Z c r i; rewrite same; apply Z.
 Qed.
 

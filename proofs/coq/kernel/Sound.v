@@ -6,7 +6,7 @@
 
 From Coq Require Import Arith Lia Bool PArith.
 From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Order Slots Loops Parts.
+From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots Loops Parts.
 Open Scope nat_scope.
 
 Lemma find_resting l s x : find_slot (resting l) s = Some x ->
@@ -33,13 +33,14 @@ Hypothesis handed_ : handed w p v.
 Local Notation g := (on p).
 Local Notation memory := (@memory K).
 Local Notation knows := (knows w p v).
+Local Notation settled := (settled p).
 Local Notation right := (right w p v).
 
 Lemma look_held t l h u : l < count w (per h) -> u = per h -> look w v t l (value_of h, ix_of u) = v (value_of h) t l.
 Proof. intros small ->; unfold look; cbn; destruct (per h); cbn in *; auto; now replace l with 0 by lia. Qed.
 
 (** What is kept between steps is known in the next, and what is known so is kept. *)
-Lemma resting_known t (m : memory) : forallb well_kept (rest p) = true -> right t m ->
+Lemma resting_known t (m : memory) : forallb (well_kept g) (rest p) = true -> right t m ->
   knows t (fun _ => m) (resting (rest p)) /\ settled (resting (rest p)).
 Proof.
   intros W R; rewrite forallb_forall in W; split.
@@ -47,20 +48,23 @@ Proof.
     assert (P : scope_of u s = Some (per h)) by exact Sc.
     specialize (W _ ins); unfold well_kept in W; cbn [fst snd] in W.
     assert (sl : exists l', l' < count w (per h) /\ inst s l' = inst s l /\
-      look w v t l (value_of h, ix_of (per h)) = v (value_of h) t l').
+      look w v t l (value_of h, ix_of (per h)) = v (value_of h) t l' /\ (l' = l \/ all_still g (lying h) = true)).
     { destruct s as [n|n], (per h); cbn in P |- *; try discriminate; try (destruct u; discriminate);
       [exists 0|exists l]; auto.
-      destruct u; [|discriminate]; inversion P; now subst. }
-    destruct sl as [l' [sl' [Il Lk]]]; unfold item_true; cbn [what]; rewrite <- Il, Lk.
+      - apply andb_true_iff in W; repeat split; auto; right; apply W.
+      - destruct u; [|discriminate]; inversion P; subst; auto. }
+    destruct sl as [l' [sl' [Il [Lk still_]]]]; unfold item_true; cbn [what]; rewrite <- Il, Lk.
+    assert (T : means w p l' (glued (fun _ => m) s (inst s l')) (v (value_of h) t l') (Fact (lying h) [])); [|
+      destruct still_ as [->|still_]; [exact T|now apply (means_still w p ok l')]].
     destruct (R s h ins l' sl') as [X D]; split; [exact X|]; intros r i; cbn [factor].
     assert (O : (value (atom w) (inverse w) [] * v (value_of h) t l' i)%ring = v (value_of h) t l' i) by (unfold
       value; cbn; ring).
     rewrite O; exact (D r i).
   - intros n x F; apply find_resting in F as [h [ins ->]]; cbn; specialize (W _ ins); unfold well_kept in W; cbn in W.
-    destruct (per h); [discriminate|reflexivity].
+    destruct (per h); [discriminate|]; apply andb_true_iff in W; split; [reflexivity|tauto].
 Qed.
 Lemma known_right next t t' (m : memory) k : knows t (fun _ => m) k ->
-  (forall n n', next n = Some n' -> forall l i, v n t' l i = v n' t l i) -> forallb well_kept (rest p) = true ->
+  (forall n n', next n = Some n' -> forall l i, v n t' l i = v n' t l i) -> forallb (well_kept g) (rest p) = true ->
   forallb (rests g (ones p) next k) (rest p) = true -> right t' m.
 Proof.
   intros Kn N W R s h ins l small; rewrite forallb_forall in W, R; specialize (W _ ins); specialize (R _ ins).
@@ -76,7 +80,7 @@ Proof.
     ix_of (per h)) i)%ring = v (value_of h) t' l i).
   { rewrite (value_one w p ok _ R4), N; unfold look; cbn.
     assert (E : at_ w l (ix_of (per h)) = l) by (destruct (per h); cbn in *; auto; lia); rewrite E; ring. }
-  rewrite O in D; apply (den_kinds w _ (kind_at f)); auto.
+  rewrite O in D; apply (den_kinds w l _ (kind_at f)); auto.
   intros a ina; rewrite forallb_forall in R3; exact (kind_eqb_eq _ _ (R3 a ina)).
 Qed.
 
@@ -89,7 +93,7 @@ Proof.
   destruct handed_ as [given_ [data_ begun]].
   set (table := of_list (lines p)) in *.
   assert (none : forall h, In h (@nil held) -> forall t l, l < count w (per h) ->
-    lies (size w) (home w) (axes g) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) by (intros h []).
+    lies (size w) (home w l) (axes g) (input w false (value_of h) t l) (v (value_of h) t l) (lying h)) by (intros h []).
   induction t as [|t IH]; cbn [run].
   - destruct (check_blocks _ _ _ _ _ _ _) as [k|] eqn:C in I; [|discriminate].
     destruct (nothing_known 0 (fun _ l => junk w [l])) as [Kn0 S0].

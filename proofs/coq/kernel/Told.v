@@ -1,14 +1,15 @@
-(** That [correct] says something: a step of data parallelism that the checker accepts,
-  run in a world over the rationals
-    beside its single device; and wrong steps, which it rejects, each of which is proved not to be correct.
+(** That [correct] says something: a step of data parallelism that the checker accepts, run in a world over the
+    rationals beside its single device; a step of a pipeline, accepted for any assignment of instances to stages; and
+    wrong steps, which it rejects, each of which is proved not to be correct.
 
     What it backs: that the hypotheses of [correct] can be met, and that what is wrong is not correct.
 
-    Main statements: [right_accepted], [right_run], [wrong_rejected], [wrong_told]. *)
+    Main statements: [right_accepted], [right_run], [wrong_rejected], [wrong_told], [stages_accepted], [stages_told],
+    [keeps_nothing], [no_single_device], [one_rank_tells_nothing]. *)
 
 From Coq Require Import Arith Bool PArith Lia QArith Qcanon.
 From Placealg Require Import Sums Rationals.
-From Placealg.kernel Require Import Machine Meaning Trie Check.
+From Placealg.kernel Require Import Machine Meaning Trie Check World.
 Import ListNotations.
 Open Scope nat_scope.
 
@@ -26,7 +27,7 @@ Definition split := [(0, 0); (1, 0)].
 
 (** Atoms are all tokens, microbatches, ranks, and the tokens of a rank in a microbatch. *)
 Definition with_step (parts : list part) : program := Program
-  (Mesh 2 [] [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_step [(2, 7)%positive] []
+  (Mesh 2 [] [] [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_step [(2, 7)%positive] []
   [Held 2 None [Full; Full]] [Held 1 None [Shard 0; Shard 0]]
   [Run [Read 2 weight]] parts [] [] [weight] [(weight, Held 2 None [Full; Full])].
 
@@ -67,7 +68,7 @@ Definition rows (f t l : nat) (i : index) (vs : list (@logical Rational)) : Rati
   let first := nth 0 vs (fun _ => 0%ring) i in let second := nth 1 vs (fun _ => 0%ring) i in
   match f with 0 => (first * first)%ring | _ => (first - second)%ring end.
 Definition world_ : world Rational := World Rational
-  (fun a => if a <? 2 then 2 else 1) (fun d => match d with 0 => 4 | 1 => 2 | _ => 1 end) home_ (fun _ => 1)
+  (fun a => if a <? 2 then 2 else 1) (fun d => match d with 0 => 4 | 1 => 2 | _ => 1 end) (fun _ => home_) (fun _ => 1)
   (fun k => Q (atoms k)) (fun k => Qcinv (Q (atoms k))) rows
   (fun start _ t _ _ i => if start then begin_ i else data_ t i) (fun path _ _ => Q (7 + length path)).
 Definition free_ : nat -> @made_now Rational := fun t n _ i => if (n =? 2)%positive then begin_ i else data_ t i.
@@ -81,11 +82,13 @@ Lemma world_valid parts : valid world_ (with_step parts).
 Proof.
   split.
   - intros a; cbn [size world_]; destruct (a <? 2); lia.
-  - intros a d i; cbn [home size world_]; destruct a as [|[|a]]; cbn [home_ Nat.ltb Nat.leb];
+  - intros l a d i; cbn [home size world_]; destruct a as [|[|a]]; cbn [home_ Nat.ltb Nat.leb];
     try apply Nat.mod_upper_bound; lia.
-  - intros a d i j same; cbn in *; unfold home_; cbn in same.
+  - intros l a d i j same; cbn in *; unfold home_; cbn in same.
     assert (E : i d = j d) by (apply same; unfold touches; cbn; destruct d; now left); now rewrite E.
-  - intros a d e i j Pd Pe L E; cbn in *; unfold likeness in L; cbn in L; assert (D : d = e) by (destruct d, e;
+  - reflexivity.
+  - intros f [].
+  - intros l a d e i j Pd Pe L E; cbn in *; unfold likeness in L; cbn in L; assert (D : d = e) by (destruct d, e;
     cbn in L; congruence).
     subst; unfold home_; now rewrite E.
   - intros k; cbn [atom inverse world_]; apply inverse_of; unfold atoms; do 4 (destruct k as [|k]; [discriminate|]);
@@ -100,7 +103,7 @@ Proof.
 Qed.
 
 Lemma lies_whole (x : index -> Rational) ks : (forall i i', (forall d, i d = i' d) -> x i = x i') -> ~ In Part ks ->
-  lies (size world_) (home world_) 2 (fun _ => x) x ks.
+  lies (size world_) (home world_ 0) 2 (fun _ => x) x ks.
 Proof.
   intros E no; split; [intros r r' i i' _ same; now apply E|]; intros r i; generalize (seq 0 2); intros l; revert r.
   assert (N : forall a, kind_in ks a <> Part).
@@ -113,11 +116,12 @@ Qed.
 Lemma world_handed parts : handed world_ (with_step parts) (truth world_ (with_step parts) free_).
 Proof.
   split; [|split; [|intros n k []]]; intros h [<-|[]]; cbn [value_of lying per Machine.axes on with_step input world_].
-  - intros l _; apply (lies_whole begin_); [|cbn; intuition discriminate]; intros i i' same; unfold begin_;
-    now rewrite same.
+  - intros l _; change (home world_ l) with (home world_ 0); apply (lies_whole begin_); [|cbn; intuition discriminate].
+    intros i i' same; unfold begin_; now rewrite same.
   - intros t l _; assert (T : truth world_ (with_step parts) free_ 1%positive t l = data_ t) by (destruct t;
     reflexivity); rewrite T.
-    apply (lies_whole (data_ t)); [|cbn; intuition discriminate]; intros i i' same; unfold data_; now rewrite !same.
+    change (home world_ l) with (home world_ 0); apply (lies_whole (data_ t)); [|cbn; intuition discriminate].
+    intros i i' same; unfold data_; now rewrite !same.
 Qed.
 
 Definition at_rank (a b : nat) : rank := put (put (fun _ => 0) 0 a) 1 b.
@@ -130,7 +134,7 @@ Definition differs (parts : list part) : bool :=
     then false else true)
     (list_prod [0; 1] [0; 1]).
 
-Lemma lies_at (x : @tensor Rational) (v : @logical Rational) a b i : lies (size world_) (home world_) 2 x v [Full;
+Lemma lies_at (x : @tensor Rational) (v : @logical Rational) a b i : lies (size world_) (home world_ 0) 2 x v [Full;
   Full] -> a < 2 -> b < 2 -> x (at_rank a b) i = v i.
 Proof.
   intros [_ L] Sa Sb; destruct (L (fun _ => 0) i) as [A V]; cbn in A, V; destruct (A a Sa) as [B E];
@@ -157,4 +161,60 @@ Theorem right_run : forallb (fun t => forallb (fun x => forallb (fun n =>
     if Qc_eq_dec (has_ data_parallel t (fst x) (snd x) (fun _ => n)) (has_alone t (fun _ => n))
       then true else false) [0; 1])
   (list_prod [0; 1] [0; 1])) [1; 2] = true.
+Proof. vm_compute; reflexivity. Qed.
+
+(** ** A pipeline along axis 1. An instance makes of what the one before hands on, and of its weight, what it hands on,
+    and its next weight. Way 0 is the batch; by ways 1 to 4 all is of one stage: that of the first instance, of the one
+    that runs, of the one behind it, and of what follows the last. *)
+Definition chain : list stretch := [
+  Plain [(1, Line (2, First) (SRow 0 []) [(1, First)])];
+  Repeat 0 false [(2, Line (2, Next) (SRow 1 []) [(2, This); (3, This)]);
+    (3, Line (4, This) (SRow 2 []) [(3, This); (2, This)])]]%positive.
+Definition by_stage := [Full; Shard 2].
+Definition in_stages (sent : list instr) : program := Program
+  (Mesh 2 [] [[0]; []; []; []; []] [] [Moves 0 1 2 3 4]) [] chain [(3, 4)%positive] []
+  [Held 3 (Some 0) by_stage] [Held 1 None [Full; Full]] [Layers 0 false [] [Read 3 (Each 3)]]
+  [Once [
+    Run [Read 1 (Shared 1); Do (Send 1 (Slice 1)) [Shared 1] (Shared 1) None;
+      Do (Row 0 [] [(1, 1)]) [Shared 1] (Shared 2) (Some 1%positive)];
+    Layers 0 false [(2, 2)%positive] ([
+      Do (Row 2 [] [(1, 2)]) [Each 3; Shared 2] (Each 4) (Some 3%positive);
+      Do (Row 1 [] [(1, 2)]) [Shared 2; Each 3] (Shared 2) (Some 2%positive)] ++ sent ++ [
+      Do (Scale []) [Each 4] (Each 3) None])]]
+  [] [] [Each 3] [(Each 3, Held 3 (Some 0) by_stage)].
+Definition to_the_next := [Do (Send 1 (AllToAll 2 3)) [Shared 2] (Shared 2) None].
+Definition to_the_first := [Do (Send 1 (AllToAll 2 1)) [Shared 2] (Shared 2) None].
+
+Example stages_accepted : check (in_stages to_the_next) = true.
+Proof. reflexivity. Qed.
+Example stages_rejected : map (fun sent => check (in_stages sent)) [[]; to_the_first] = [false; false].
+Proof. reflexivity. Qed.
+Theorem stages_told : Forall (fun sent => ~ correct (in_stages sent)) [[]; to_the_first].
+Proof. repeat constructor; apply (tells_wrong _ [0; 1] 1 2 [] false 1 [[0]]); vm_compute; reflexivity. Qed.
+
+(** ** That [correct] is not empty: what it would be to keep nothing, to have no single device, or one whose lines do
+    not run in order, to be asked on one rank alone, or to count on what nobody holds. *)
+Definition with_all (alone_ : list stretch) (rest_ : list (slot * held)) : program := Program
+  (Mesh 2 [] [] [] []) [[(1, 0); (0, 1); (0, 1); (0, 1)]] alone_ [(2, 7)%positive] []
+  [Held 2 None [Full; Full]] [Held 1 None [Shard 0; Shard 0]]
+  [Run [Read 2 weight]] data_parallel [] [] [weight] rest_.
+Definition kept := [(weight, Held 2 None [Full; Full])].
+Definition backwards : list stretch := map (fun s => match s with Plain ls => Plain (rev ls) | s => s end) alone_step.
+
+Example whole_accepted : check (with_all alone_step kept) = true.
+Proof. reflexivity. Qed.
+Example empty_rejected : map check [with_all alone_step []; with_all [] kept; with_all backwards kept] =
+  [false; false; false].
+Proof. reflexivity. Qed.
+Theorem keeps_nothing : ~ correct (with_all alone_step []).
+Proof. intros [S _]; destruct (S 2%positive 7%positive (or_introl eq_refl)) as [s [h [[] _]]]. Qed.
+
+(** Residues of the four atoms, and their inverses: of one rank, and of two. *)
+Definition of_one := [(1, 1); (1, 1); (1, 1); (1, 1)]%Z.
+Definition of_two := [(2, 5004); (1, 1); (2, 5004); (1, 1)]%Z.
+Theorem no_single_device : ~ correct (with_all [] kept).
+Proof. apply (tells_wrong _ [0; 0] 2 1 of_one false 1 [[0; 0]]); vm_compute; reflexivity. Qed.
+(** On one rank nothing differs where nothing is reduced; a theorem of all sizes says more. *)
+Example one_rank_tells_nothing : map (fun sizes => tells (with_step not_reduced) (fst sizes) 2 1 (snd sizes) false 1
+  [[0; 0]; [1; 0]]) [([0; 0], of_one); ([0; 1], of_two)] = [false; true].
 Proof. vm_compute; reflexivity. Qed.

@@ -63,7 +63,19 @@ Proof. intros same; unfold place; induction (seq 0 12) as [|d l IH]; cbn; [easy|
 
 Definition along_axis (a : nat) : nat := S (nth a sizes 0).
 Definition spread (way : nat) (i : index) : nat := fold_right (fun e n => i e + n) 0 (touches (on p) way).
-Definition owner (a way : nat) (i : index) : nat := (spread way i / S a) mod along_axis a.
+(** Ways that move: from which place on, counted over the instances of one unit after the other's. *)
+Fixpoint places_from (k : nat) (fs : list moves) : list (nat * (bool * nat)) :=
+  match fs with
+  | [] => []
+  | f :: fs => (entry f, (false, k)) :: (here f, (true, k)) :: (behind f, (true, S k)) :: (exit f, (false, deep + k))
+      :: places_from (deep + k) fs
+  end.
+Definition places := places_from 0 (moving (on p)).
+Definition place_of (way : nat) : option (bool * nat) := option_map snd (find (fun q => fst q =? way) places).
+Definition owner (l a way : nat) (i : index) : nat :=
+  match place_of way with
+  | Some (moves_, k) => ((if moves_ then l else 0) + k) mod along_axis a
+  | None => (spread way i / S a) mod along_axis a end.
 Definition atom_ (k : nat) : Residues := of_Z (fst (nth k atoms (1, 1)%Z)).
 Definition inverse_ (k : nat) : Residues := of_Z (snd (nth k atoms (1, 1)%Z)).
 
@@ -91,13 +103,13 @@ Definition world_with (given_ : bool -> positive -> nat -> nat -> @tensor Residu
   (fun path r i => of_Z (1009 + Z_of (fold_right (fun a n => 7 * n + a) (length path) path)%nat)%Z).
 Definition v_ : @values Residues := truth (world_with (fun _ _ _ _ _ _ => zero)) p free_.
 (** What comes from outside, a rank has where it is its own. *)
-Definition has_own (ks : list kind) (l : list nat) (r : rank) (i : index) : bool := forallb (fun a =>
-  match kind_in ks a with Shard d => r a =? owner a d i | _ => true end) l.
+Definition has_own (at_ : nat) (ks : list kind) (l : list nat) (r : rank) (i : index) : bool := forallb (fun a =>
+  match kind_in ks a with Shard d => r a =? owner at_ a d i | _ => true end) l.
 Definition lying_of (start : bool) (n : positive) : list kind :=
   match find (fun h => (value_of h =? n)%positive) (if start then given p else data p) with
   | Some h => lying h | None => [] end.
 Definition input_ (start : bool) (n : positive) (t l : nat) : @tensor Residues := fun r i =>
-  if has_own (lying_of start n) (seq 0 (axes (on p))) r i then v_ n t l i else of_Z (Z_of (place i + 401 * S (r 0))).
+  if has_own l (lying_of start n) (seq 0 (axes (on p))) r i then v_ n t l i else of_Z (Z_of (place i + 401 * S (r 0))).
 Definition w_ : world Residues := world_with input_.
 Lemma v_is : truth w_ p free_ = v_.
 Proof. reflexivity. Qed.
@@ -107,6 +119,8 @@ Definition one_whole : bool := forallb (fun x => match made (snd (snd x)) with
   | SRow f over => same_list Nat.eqb over (whole_of f) | _ => true end) (lines p).
 Definition no_part (h : held) : bool := forallb (fun k => match k with Part => false | _ => true end) (lying h).
 Definition unmade (n : positive) : bool := forallb (fun x => negb (fst (target (snd (snd x))) =? n)%positive) (lines p).
+Definition placed : bool := forallb (fun q => match place_of (fst q), touches (on p) (fst q) with
+  | Some (m, k), [] => Bool.eqb m (fst (snd q)) && (k =? snd (snd q)) | _, _ => false end) places.
 Definition fits_ : bool :=
   one_whole && forallb (fun q => ((fst q * snd q) mod prime =? 1)%Z) atoms && negb (many =? 0)
   && forallb (fun m => same_residue (value atom_ inverse_ m) one) (ones p)
@@ -118,7 +132,8 @@ Definition fits_ : bool :=
   && forallb (fun q => unmade (fst q) && unmade (snd q)
     && match find (fun q' => (fst q' =? fst q)%positive) (begins p) with
        | Some q' => (snd q' =? snd q)%positive | None => false end
-    && match find (fun q' => (fst q' =? snd q)%positive) (begins p) with None => true | _ => false end) (begins p).
+    && match find (fun q' => (fst q' =? snd q)%positive) (begins p) with None => true | _ => false end) (begins p)
+  && placed.
 
 Lemma same_list_eq l l' : same_list Nat.eqb l l' = true -> l = l'.
 Proof.
@@ -128,16 +143,52 @@ Qed.
 
 Hypothesis fits : fits_ = true.
 
+Lemma placed_in q : In q places -> place_of (fst q) = Some (snd q) /\ touches (on p) (fst q) = [].
+Proof.
+  intros inq; assert (F := fits); unfold fits_ in F; apply andb_true_iff in F as [_ F]; unfold placed in F.
+  rewrite forallb_forall in F; specialize (F q inq); destruct (place_of (fst q)) as [[m k]|]; [|discriminate].
+  destruct (touches (on p) (fst q)); [|discriminate]; apply andb_true_iff in F as [F1 F2].
+  apply Bool.eqb_prop in F1; apply Nat.eqb_eq in F2; subst; split; auto; now destruct q as [? [? ?]].
+Qed.
+Lemma place_in way x : place_of way = Some x -> In (way, x) places.
+Proof.
+  unfold place_of; destruct (find _ places) as [q|] eqn:F; [|discriminate]; apply find_some in F as [inq E].
+  apply Nat.eqb_eq in E; subst; cbn; intros X; inversion X; now destruct q.
+Qed.
+Lemma places_moves fs way k : forall k0, In (way, (true, k)) (places_from k0 fs) ->
+  exists f, In f fs /\ (here f = way \/ behind f = way).
+Proof.
+  induction fs as [|f fs IH]; cbn; [tauto|]; intros k0 [E|[E|[E|[E|ins]]]]; try (inversion E; exists f; auto; fail).
+  destruct (IH _ ins) as [f' [inf H]]; exists f'; auto.
+Qed.
+Lemma places_of f fs : In f fs -> forall k0, exists k, In (entry f, (false, k)) (places_from k0 fs)
+  /\ In (here f, (true, k)) (places_from k0 fs) /\ In (behind f, (true, S k)) (places_from k0 fs)
+  /\ In (exit f, (false, deep + k)) (places_from k0 fs).
+Proof.
+  induction fs as [|f0 fs IH]; [easy|]; intros [<-|inf] k0; cbn [places_from]; [exists k0; cbn; tauto|].
+  destruct (IH inf (deep + k0)) as [k [A [B [C D]]]]; exists k; cbn; tauto.
+Qed.
+
 Lemma world_valid given_ : valid (world_with given_) p.
 Proof.
   assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F.
-  destruct F as [[[[[[[F1 F2] F3] F4] F5] _] _] _].
+  destruct F as [[[[[[[[F1 F2] F3] F4] F5] _] _] _] _].
   split; cbn [size home world_with extent atom inverse fn junk].
   - intros a; unfold along_axis; lia.
-  - intros a d i; apply Nat.mod_upper_bound; unfold along_axis; lia.
-  - intros a d i j same; unfold owner, spread; f_equal; f_equal.
-    induction (touches (on p) d) as [|e l IH]; cbn; [easy|]; rewrite IH, same by (cbn in *; auto); easy.
-  - intros a d e i j Pd Pe _ E; unfold owner, spread; f_equal; f_equal.
+  - intros l a d i; unfold owner; destruct (place_of d) as [[m k]|]; apply Nat.mod_upper_bound; unfold along_axis; lia.
+  - intros l a d i j same; unfold owner; destruct (place_of d) as [[m k]|]; [easy|]; unfold spread; f_equal; f_equal.
+    induction (touches (on p) d) as [|e es IH]; cbn; [easy|]; rewrite IH, same by (cbn in *; auto); easy.
+  - intros l a d i S; unfold owner; destruct (place_of d) as [[m k]|] eqn:P; [|easy]; destruct m; [|easy]; exfalso.
+    destruct (places_moves _ _ _ 0 (place_in d _ P)) as [f [inf H]]; unfold still in S; rewrite forallb_forall in S.
+    specialize (S f inf); apply negb_true_iff, orb_false_iff in S as [S1 S2]; apply Nat.eqb_neq in S1, S2; tauto.
+  - intros f inf a i; destruct (places_of f _ inf 0) as [k [A [B [C D]]]]; apply placed_in in A, B, C, D.
+    cbn [fst snd] in A, B, C, D; unfold owner; rewrite (proj1 A), (proj1 B), (proj1 C), (proj1 D).
+    repeat split; intros; f_equal; lia.
+  - intros l a d e i j Pd Pe _ E.
+    assert (N : forall d, plain (on p) d = true -> place_of d = None).
+    { intros d' Q; destruct (place_of d') as [x|] eqn:P; [|easy]; apply place_in in P; apply placed_in in P.
+      cbn in P; unfold plain in Q; rewrite (proj2 P) in Q; discriminate. }
+    unfold owner; rewrite (N d Pd), (N e Pe); unfold spread; f_equal; f_equal.
     unfold plain in Pd, Pe; destruct (touches (on p) d) as [|d' [|]]; try discriminate;
       destruct (touches (on p) e) as [|e' [|]]; try discriminate.
     apply Nat.eqb_eq in Pd, Pe; subst; cbn; now rewrite E.
@@ -165,9 +216,10 @@ Proof.
   - intros path r r' i i' _ _; reflexivity.
 Qed.
 
-Lemma owner_ext a d i i' : (forall d, i d = i' d) -> owner a d i = owner a d i'.
+Lemma owner_ext l a d i i' : (forall d, i d = i' d) -> owner l a d i = owner l a d i'.
 Proof.
-  intros same; unfold owner, spread; f_equal; f_equal; induction (touches (on p) d) as [|e l IH]; cbn; [easy|].
+  intros same; unfold owner; destruct (place_of d) as [[m k]|]; [easy|]; unfold spread; f_equal; f_equal.
+  induction (touches (on p) d) as [|e es IH]; cbn; [easy|].
   now rewrite IH, same.
 Qed.
 Lemma same_kinds ks ks' : same_list kind_eqb ks ks' = true -> ks = ks'.
@@ -176,27 +228,27 @@ Proof.
   apply andb_true_iff in H as [H1 H2]; f_equal; auto; destruct k, k'; cbn in H1; try discriminate; auto.
   apply Nat.eqb_eq in H1; now subst.
 Qed.
-Lemma has_own_put ks l a c r i : ~ In a l -> has_own ks l (put r a c) i = has_own ks l r i.
+Lemma has_own_put at_ ks l a c r i : ~ In a l -> has_own at_ ks l (put r a c) i = has_own at_ ks l r i.
 Proof.
   unfold has_own; induction l as [|b l IH]; intros out; [easy|]; cbn [forallb]; f_equal.
   - unfold put; destruct (Nat.eqb_spec b a); [subst; cbn in out; tauto|easy].
   - apply IH; intros ina; apply out; now right.
 Qed.
-Lemma den_own ks (x : @logical Residues) (y : @tensor Residues) (i : index) : (forall a, kind_in ks a <> Part) ->
-  forall l done r, NoDup (done ++ l) -> has_own ks done r i = true ->
-  (forall r, has_own ks (done ++ l) r i = true -> y r i = x i) ->
-  den along_axis owner l (kind_in ks) y r i (x i).
+Lemma den_own at_ ks (x : @logical Residues) (y : @tensor Residues) (i : index) : (forall a, kind_in ks a <> Part) ->
+  forall l done r, NoDup (done ++ l) -> has_own at_ ks done r i = true ->
+  (forall r, has_own at_ ks (done ++ l) r i = true -> y r i = x i) ->
+  den along_axis (owner at_) l (kind_in ks) y r i (x i).
 Proof.
   intros N; unfold den; induction l as [|a l IH]; intros done r once own same.
   - cbn; split; [easy|]; apply same; now rewrite app_nil_r.
   - assert (out : ~ In a done) by (intros ina; apply NoDup_remove_2 in once; apply once, in_or_app; now left).
-    assert (S : forall c, (match kind_in ks a with Shard d => c =? owner a d i | _ => true end) = true ->
-      agree along_axis owner l (kind_in ks) y (put r a c) i /\
-      val along_axis owner l (kind_in ks) y (put r a c) i = x i).
+    assert (S : forall c, (match kind_in ks a with Shard d => c =? owner at_ a d i | _ => true end) = true ->
+      agree along_axis (owner at_) l (kind_in ks) y (put r a c) i /\
+      val along_axis (owner at_) l (kind_in ks) y (put r a c) i = x i).
     { intros c fit; apply (IH (done ++ [a])).
       - now rewrite <- app_assoc.
       - unfold has_own in *; rewrite forallb_app; apply andb_true_iff; split.
-        + pose proof (has_own_put ks done a c r i out) as H; unfold has_own in H; now rewrite H.
+        + pose proof (has_own_put at_ ks done a c r i out) as H; unfold has_own in H; now rewrite H.
         + cbn; rewrite andb_true_r; unfold put; rewrite Nat.eqb_refl; exact fit.
       - intros r' H; apply same; now rewrite <- app_assoc in H. }
     specialize (N a); cbn [agree val]; destruct (kind_in ks a) as [|d|]; try easy.
@@ -206,17 +258,17 @@ Qed.
 Lemma lies_own start n t l ks : lying_of start n = ks ->
   (forall i i', (forall d, i d = i' d) -> v_ n t l i = v_ n t l i') ->
   forallb (fun k => match k with Part => false | _ => true end) ks = true ->
-  lies (size w_) (home w_) (axes (on p)) (input w_ start n t l) (v_ n t l) ks.
+  lies (size w_) (home w_ l) (axes (on p)) (input w_ start n t l) (v_ n t l) ks.
 Proof.
   intros is E no; rewrite forallb_forall in no; split.
   - intros r r' i i' samer samei; unfold w_, world_with, input, input_.
-    assert (has_own (lying_of start n) (seq 0 (axes (on p))) r i =
-            has_own (lying_of start n) (seq 0 (axes (on p))) r' i')
+    assert (has_own l (lying_of start n) (seq 0 (axes (on p))) r i =
+            has_own l (lying_of start n) (seq 0 (axes (on p))) r' i')
       as ->.
     { unfold has_own; induction (seq 0 (axes (on p))) as [|a al IH]; [easy|]; cbn [forallb]; f_equal; [|exact IH].
-      destruct (kind_in _ a); auto; now rewrite samer, (owner_ext a way i i' samei). }
+      destruct (kind_in _ a); auto; now rewrite samer, (owner_ext l a way i i' samei). }
     rewrite (E i i' samei), (place_ext _ _ samei), samer; reflexivity.
-  - intros r i; apply (den_own ks (v_ n t l) (input w_ start n t l) i) with (done := []).
+  - intros r i; apply (den_own l ks (v_ n t l) (input w_ start n t l) i) with (done := []).
     + intros a P; unfold kind_in in P; destruct (Nat.lt_ge_cases a (length ks)) as [small|large].
       * specialize (no _ (nth_In _ Full small)); rewrite P in no; discriminate.
       * rewrite nth_overflow in P by easy; discriminate.
@@ -252,7 +304,7 @@ Proof. intros same; unfold free_; now rewrite (place_ext _ _ same). Qed.
 
 Lemma world_handed : handed w_ p (truth w_ p free_).
 Proof.
-  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F; destruct F as [[[_ G] D] B].
+  assert (F := fits); unfold fits_ in F; repeat rewrite andb_true_iff in F; destruct F as [[[[_ G] D] B] _].
   rewrite forallb_forall in G, D, B; rewrite v_is; split; [|split].
   - intros h ins l _; specialize (G _ ins); repeat rewrite andb_true_iff in G; destruct G as [[G1 G2] G3].
     apply lies_own; [now apply same_kinds| |exact G1].
@@ -269,18 +321,18 @@ Proof.
 Qed.
 
 (** ** Where the run differs. *)
-Fixpoint agree_ (l : list nat) (T : type) (x : @tensor Residues) (r : rank) (i : index) : bool :=
+Fixpoint agree_ (at_ : nat) (l : list nat) (T : type) (x : @tensor Residues) (r : rank) (i : index) : bool :=
   match l with
   | [] => true
   | a :: l => match T a with
-    | Full => let first := val along_axis owner l T x (put r a 0) i in
-        forallb (fun c => agree_ l T x (put r a c) i
-          && same_residue (val along_axis owner l T x (put r a c) i) first) (seq 0 (along_axis a))
-    | Shard d => agree_ l T x (put r a (owner a d i)) i
-    | Part => forallb (fun c => agree_ l T x (put r a c) i) (seq 0 (along_axis a))
+    | Full => let first := val along_axis (owner at_) l T x (put r a 0) i in
+        forallb (fun c => agree_ at_ l T x (put r a c) i
+          && same_residue (val along_axis (owner at_) l T x (put r a c) i) first) (seq 0 (along_axis a))
+    | Shard d => agree_ at_ l T x (put r a (owner at_ a d i)) i
+    | Part => forallb (fun c => agree_ at_ l T x (put r a c) i) (seq 0 (along_axis a))
     end
   end.
-Lemma agree_is l T x r i : agree along_axis owner l T x r i -> agree_ l T x r i = true.
+Lemma agree_is at_ l T x r i : agree along_axis (owner at_) l T x r i -> agree_ at_ l T x r i = true.
 Proof.
   revert r; induction l as [|a l IH]; intros r A; cbn [agree agree_] in *; [easy|]; destruct (T a); auto;
     apply forallb_forall; intros c ins; apply in_seq in ins.
@@ -289,8 +341,8 @@ Proof.
 Qed.
 Definition right_at (m : @memory Residues) (t : nat) (q : slot * held) (l : nat) (i : index) : bool :=
   let x := m (fst q) (inst (fst q) l) in let T := kind_in (lying (snd q)) in let all := seq 0 (axes (on p)) in
-  agree_ all T x (fun _ => 0) i
-  && same_residue (val along_axis owner all T x (fun _ => 0) i) (v_ (value_of (snd q)) t l i).
+  agree_ l all T x (fun _ => 0) i
+  && same_residue (val along_axis (owner l) all T x (fun _ => 0) i) (v_ (value_of (snd q)) t l i).
 Definition tells (stops : bool) (t : nat) (at_ : list (list nat)) : bool :=
   let m := run w_ p (fun _ => if stops then Stopped else On) t in
   fits_ && existsb (fun q => existsb (fun l => existsb (fun i => negb (right_at m t q l (fun d => nth d i 0))) at_)
@@ -308,6 +360,6 @@ Proof.
   assert (small : l < count (w_ p sizes many deep atoms) (per h)) by (unfold count; cbn; destruct (per h); lia).
   destruct (X s h ins l small) as [_ D]; destruct (D (fun _ => 0) (fun d => nth d i 0)) as [A V].
   apply negb_true_iff in T; rewrite <- not_true_iff_false in T; apply T; unfold right_at; cbn [fst snd].
-  apply andb_true_iff; split; [exact (agree_is p sizes _ _ _ _ _ A)|].
+  apply andb_true_iff; split; [exact (agree_is p sizes _ _ _ _ _ _ _ A)|].
   apply Z.eqb_eq; exact (f_equal number_of V).
 Qed.

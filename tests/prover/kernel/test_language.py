@@ -73,7 +73,7 @@ def program(behind: tuple[Instruction, ...] = (REDUCE, MEAN, UPDATE), before: tu
     """A step of data parallelism."""
     lies = Held(W, None, (Full(), Full()))
     return Program(
-        Mesh(2, (), (), ()), ((Pair(1, 0), Pair(0, 1), Pair(0, 1), Pair(0, 1)),), (ALONE,), (Pair(W, NEW),), (),
+        Mesh(2, (), (), (), ()), ((Pair(1, 0), Pair(0, 1), Pair(0, 1), Pair(0, 1)),), (ALONE,), (Pair(W, NEW),), (),
         (lies,),
         (Held(X, None, (Shard(0), Shard(0))),), (Run((Read(W, WEIGHT),)),),
         (Once((Run(before),)), Microbatches((Pair(GRADIENT, SUM),), (Run(body),)), Once((Run(behind),))), (), (),

@@ -191,7 +191,7 @@ def _fsdp_bytes(draft: Draft, whole: bool) -> None:
                     "--precision")
         return
     draft.parts.types("accelerate_fsdp", **({} if whole else {"g": 4}))
-    draft.parts.half = "fp16" if word == "fp16" else "bf16"
+    draft.parts.half = "bf16" if word == "fp8" else word
     if word == "fp8":
         said.approximated(precision_key(said), "read as bf16: linears compute in fp8, and saved activations are costed "
                                              "at act")

@@ -219,7 +219,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None, 
         if lora and precision:
             whole = read_adapter_ddp(draft, key, split=tp * cp * ep)
         else:
-            read_ddp(draft, wide, key, wide, tp * cp * ep)
+            read_ddp(draft, wide, key, wide, tp * cp * ep, weights=precision)
     if ep > 1:
         parts.axis("ep", ep)
         if sharded and sharded.axes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from placealg.importers.draft import Draft
+from placealg.importers.parts import TYPE_NAMES
 from placealg.importers.said import Said
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "float32": 4, "float16": 2, "bfloat16": 2, "float": 4, "half": 2}
-NAMES = {name: {4: "fp32", 2: "bf16" if name.startswith("b") else "fp16"}[count] for name, count in BYTES.items()}
 ZERO = "zero_optimization"
 HF = "--trainer hf"
 
@@ -146,5 +146,5 @@ class DeepSpeedBytes:
     def byte_count(self, key: str, value: Any, symbol: str) -> int:
         """The bytes of a type by its name, which is that of an element size."""
         name = self.said.choice(key, str(value).lower().removeprefix("torch."), BYTES)
-        self.parts.exact[symbol] = NAMES[name]
+        self.parts.exact[symbol] = TYPE_NAMES[name]
         return BYTES[name]

@@ -16,6 +16,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.importers.document import written
 from placealg.importers.draft import Draft
+from placealg.importers.parts import TYPE_NAMES
 from placealg.importers.said import Said
 from placealg.models.adapters import HIGH, LOW
 
@@ -117,7 +118,7 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
         axes = () if none else ("dp",)
     if listed:
         said.read("fsdp", f"{parts.factors[-1][0]}{', and offload' if 'offload' in words else ''}")
-    parts.half = "" if not precision and not lora else "fp16" if precision in ("fp16", "float16") else "bf16"
+    parts.half = TYPE_NAMES[precision.removeprefix("pure_")] if precision else None if lora else ""
     if precision and version not in raised and not lora:
         parts.types(w=2, g=2, wire=2, o=4, act=2)
         said.read(precision, "[types] w = g = wire = 2, o = 4: what was loaded is trained")

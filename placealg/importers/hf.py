@@ -17,6 +17,7 @@ from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
 from placealg.importers.kinds import kind_of
 from placealg.importers.names import alike_name, kind_without_graph, shipped_name
+from placealg.importers.parts import TYPE_NAMES
 from placealg.importers.said import Said
 from placealg.importers.tables import table
 from placealg.importers.titan import float8_compute, float8_gather
@@ -87,11 +88,17 @@ def run_engine(draft: Draft, said: Said, precision: str, steps: int, outer: int 
     engine.read()
 
 
-def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2, split: int = 1) -> None:
-    """DDP on weights of `loaded` bytes, beside axes of `split` ranks; ops keep what autocast makes, of `act` bytes."""
+def read_ddp(draft: Draft, loaded: int, key: str, act: int = 2, split: int = 1, weights: str = "",
+             autocast: str = "") -> None:
+    """DDP on weights of `loaded` bytes, beside axes of `split` ranks; ops keep what autocast makes, of `act` bytes.
+
+    `weights` and `autocast` are the types of both, where the file says them.
+    """
     draft.parts.axis("dp", draft.divided(draft.options.world_size, split, "other parallelism"))
     draft.parts.types(w=loaded, g=loaded, wire=loaded, o=2 * loaded, act=act)
-    draft.parts.half = "fp16" if key in ("fp16", "float16") else "bf16"
+    draft.parts.half = "" if loaded == 4 else TYPE_NAMES.get(weights)
+    if autocast:
+        draft.parts.exact["act"] = TYPE_NAMES[autocast]
     draft.said.follows("launcher", "dp: neither DeepSpeed nor FSDP")
     draft.said.read(key, f"[types] w = g = wire = {loaded}, o = {2 * loaded}: what was loaded is trained, without a "
                          "master")

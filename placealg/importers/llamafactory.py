@@ -145,7 +145,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: bool, launcher: Said
             whole = read_adapter_ddp(draft, "bf16" if precision == "bf16" else "fp16", raised=True)
         else:
             read_ddp(draft, loaded, "pure_bf16" if loaded == 2 else "bf16" if said.has("bf16") else "fp16",
-                     2 if precision or loaded == 2 else 4)
+                     2 if precision or loaded == 2 else 4, weights="bf16" if loaded == 2 else "", autocast=precision)
     if launcher:
         draft.include(launcher)
     if precision == "fp16":

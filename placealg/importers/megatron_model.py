@@ -137,7 +137,8 @@ _DENSE: Mapping[str, Mapping[str, str]] = {
 _SAID = {
     ("positions", "rope"): "--position-embedding-type rope", ("norm", "RMSNorm"): "--normalization RMSNorm",
     ("positions", "learned"): "--position-embedding-type learned_absolute", ("norm", "LayerNorm"):
-    "--normalization LayerNorm", ("activation", "swiglu"): "--swiglu", ("activation", "squared"): "--squared-relu",
+    "--normalization LayerNorm", ("activation", "swiglu"): "--swiglu alone", ("activation", "squared"):
+    "--squared-relu alone",
     ("activation", "gelu"): "no --swiglu or --squared-relu", ("bias", "none"): "--disable-bias-linear",
     ("bias", "bias"): "no --disable-bias-linear", ("qkv", "none"): "no --add-qkv-bias", ("qkv", "bias"):
     "--add-qkv-bias", ("qk", "none"): "no --qk-layernorm", ("qk", "norm"): "--qk-layernorm",

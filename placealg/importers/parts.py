@@ -17,6 +17,10 @@ STAGES = ("dp", "zero1", "zero2", "zero3")
 """ZeRO stage -> the catalogue's name."""
 
 
+TYPE_NAMES = {"float32": "fp32", "float": "fp32", "fp32": "fp32", "bfloat16": "bf16", "bf16": "bf16", "float16": "fp16",
+         "half": "fp16", "fp16": "fp16"}
+"""A type as a framework calls it -> its name here."""
+
 GATHERED_LOGITS = "head.loss.none"
 """The entry of an axis that splits the logits along vocab, and gathers them before the cross entropy."""
 

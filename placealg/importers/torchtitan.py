@@ -12,6 +12,7 @@ from placealg.importers.document import Document, written
 from placealg.importers.draft import Draft
 from placealg.importers.kernels import run_loss
 from placealg.importers.names import kind_without_graph, shipped_name
+from placealg.importers.parts import TYPE_NAMES
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.said import Said
 from placealg.importers.titan import (
@@ -31,7 +32,6 @@ from placealg.models.config import resolve_model
 SECTIONS = ("parallelism", "training", "experimental")
 OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "muon": "muon", "sgd": "sgd"}
 TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
-NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 FLOAT8_FLAGS = ("float8.enable_float8_linear", "training.enable_float8_linear", "training.enable_fp8_linear")
 """What turned float8 on in 2024, before converters did."""
 CHUNKED = re.compile("Chunked(?:CELoss|LossWrapper|CrossEntropy)")
@@ -259,18 +259,18 @@ def _bytes(draft: Draft, degrees: Degrees) -> None:
     half = said.value("training.dtype") in ("bfloat16", "float16")
     if half:
         parts.types("fsdp2_bf16")
-        parts.half = NAMES[str(said.value("training.dtype"))]
+        parts.half = TYPE_NAMES[str(said.value("training.dtype"))]
         said.read("training.dtype", "[types] of precision fsdp2_bf16")
         for key in ("training.mixed_precision_param", "training.mixed_precision_reduce"):
             said.leave(key, "the shards are in 16 bits already")
     else:
         parts.types("fsdp2")
-        parts.half = NAMES["bfloat16"]
+        parts.half = "bf16"
         said.read("training.dtype", "[types] of precision fsdp2: shards in fp32")
         for key, symbol in (("training.mixed_precision_param", "wire_w"), ("training.mixed_precision_reduce", "wire")):
             word = said.choice(key, said.value(key), TYPES)
             parts.say("types", symbol, TYPES[word])
-            parts.exact[symbol] = NAMES[word]
+            parts.exact[symbol] = TYPE_NAMES[word]
             if symbol == "wire_w" and TYPES[word] == 4:
                 parts.types(act=4, use=4)
             said.read(key, f"[types] {symbol} = {TYPES[word]}")

@@ -177,7 +177,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None, 
         if lora:
             whole = read_adapter_ddp(draft, half, loaded, 4, act)
         else:
-            read_ddp(draft, loaded, half, act)
+            read_ddp(draft, loaded, half, act, weights=word, autocast=precision)
     if word == "auto":
         said.unsaid(key, "the checkpoint's own type: 16 bits are read")
     if precision == "fp16":

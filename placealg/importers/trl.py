@@ -264,7 +264,7 @@ def _engine(draft: Draft, precision: str, steps: int, lora: AdapterKeys | None, 
         base, adapter = loaded, 2 if lora.bits else 4
         whole = read_adapter_ddp(draft, dtype, base, adapter, 2 if precision or base == 2 else 4)
     else:
-        read_ddp(draft, loaded, dtype, 2 if precision or loaded == 2 else 4)
+        read_ddp(draft, loaded, dtype, 2 if precision or loaded == 2 else 4, weights=word, autocast=precision)
     if launcher:
         draft.include(launcher)
     if precision == "fp16":

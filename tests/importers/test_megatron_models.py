@@ -112,6 +112,17 @@ def test_a_network_of_nemo_s_keys(activation: str, more: str, family: str) -> No
     assert (model.family if model else "") == family
 
 
+@pytest.mark.parametrize(("flags", "nearest"), [
+    (LLAMA.replace("--disable-bias-linear", ""), "llama, has --disable-bias-linear"),
+    (f"{LLAMA} --qk-layernorm --add-qkv-bias", "qwen2, has no --qk-layernorm"),
+    ("--swiglu", "gpt2, has no --swiglu or --squared-relu"),
+    (f"{LLAMA} --squared-relu", "llama, has --swiglu alone")])
+def test_a_refusal_names_the_nearest_family(flags: str, nearest: str) -> None:
+    words = f"pretrain_gpt.py {SIZES} {flags} --bf16".split()
+    with pytest.raises(InputError, match=f"the nearest, {nearest}"):
+        _ = read_words(words, Options(settings={"vocab-size": "512"})).stand_in
+
+
 def test_bloom_is_the_network_of_its_own_flags() -> None:
     """The flags of bigscience's tr11-176B-ml.slurm make the 176,247,271,424 parameters of bigscience/bloom's card."""
     flags = ("--num-layers 70 --hidden-size 14336 --num-attention-heads 112 --seq-length 2048 --micro-batch-size 2 "

@@ -71,6 +71,19 @@ def test_accelerate(precision: str, version: int, tmp_path: Path) -> None:
     assert (found["w"], {found[k] for k in ("g", "wire", "wire_w")}) == ("fp32", {precision})
 
 
+TRL = "model_name_or_path: m\ndataset_name: d\ngradient_accumulation_steps: 4\nbf16: false\n"
+
+
+@pytest.mark.parametrize(("says", "w", "act"), [
+    ("dtype: float16\n", "fp16", "fp16"), ("dtype: bfloat16\n", "bf16", "bf16"), ("dtype: auto\n", "2", "2"),
+    ("dtype: bfloat16\nfp16: true\n", "bf16", "fp16"), ("dtype: float32\nfp16: true\n", "fp32", "fp16"),
+    ("dtype: float32\n", "fp32", "fp32")])
+def test_weights_have_the_type_in_which_they_load(says: str, w: str, act: str, tmp_path: Path) -> None:
+    """Autocast has its own; of a checkpoint's type, which no file says, bytes alone are known."""
+    types = named(tmp_path, "trl.yaml", TRL + says)
+    assert ({types[k] for k in ("w", "g", "wire")}, types["act"]) == ({w}, act)
+
+
 def test_what_is_asked_of_a_configuration_is_decided(tmp_path: Path, placealg: Run) -> None:
     """The default of DeepSpeed in bf16 sums in bf16; with two keys it does not."""
     low, whole = tmp_path / "low.json", tmp_path / "whole.json"

@@ -94,9 +94,8 @@ class Instructions:
     def __init__(self, step: Step) -> None:
         self.step, self.reference, self.graph = step, step.reference, step.reference.graph
         layouts = dict.fromkeys(["own", *(e.layout for e in step.events if e.group)])
-        loops = [loop.unit for loop in self.graph.loops]
         self.stages = Stages(self.reference.pipeline.axis, tuple(dict.fromkeys(op.unit for op in self.graph.ops)),
-                             tuple(loops))
+                             tuple(loop.unit for loop in self.graph.loops))
         self.symbols = Symbols(self.graph, {
             **{own(t.name, layout): tuple(t.dims) for t in self.graph.parameters for layout in layouts},
             **dict.fromkeys(self.stages.ways, ())})
@@ -151,6 +150,10 @@ class Instructions:
         """The next slot of the event that is printed."""
         self.temporaries += 1
         return self.slot(*self.about, str(self.temporaries))
+
+    def nothing(self, *key: str) -> Cell:
+        """What is read where nothing is: a slot that nothing fills."""
+        return Cell(self.slot(*key), None, {})
 
     def begin(self, *about: str) -> None:
         """What follows is of an event: its slots are named by it, and are the same whenever it runs."""
@@ -219,11 +222,11 @@ class Instructions:
         split = {a: w for a, w in arg.split.items() if a != axis}
         return self.emit(Send(self.axes[axis], Only(self.symbols.ways[arg.split[axis]])), [arg], split, None)
 
-    def at_stage(self, unit: str, arg: Cell) -> Cell:
-        """What a unit makes, where the unit runs: at its stage, if there are stages."""
+    def at_stage(self, stage: str, arg: Cell) -> Cell:
+        """What is had at one stage, if there are stages: of what all of them have, that one's."""
         if not self.stages.axis or self.stages.axis in arg.split:
             return arg
-        return self.sent("slice", (self.stages.axis,), "", self.stages.of(unit), arg)
+        return self.sent("slice", (self.stages.axis,), "", stage, arg)
 
     def rename(self, names: Mapping[str, str], arg: Cell) -> Cell:
         """Other names of dims."""

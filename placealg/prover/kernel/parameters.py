@@ -77,7 +77,7 @@ class Parameters(Tensors):
         if (value, tier) == ("grad", "device"):
             return self.gradient(name)
         copies = self.copies.get((value, tier, name))
-        return copies[-1] if copies else Cell(self.slot(f"no {value}", tier, name), None, {})
+        return copies[-1] if copies else self.nothing(f"no {value}", tier, name)
 
     def own_part(self, e: Event, state: State) -> Cell:
         """What an event reads of a state where it acts: of a copy that has just that, if there is one."""
@@ -205,8 +205,7 @@ class Parameters(Tensors):
         elif verb in ("assign", "offload", "fetch") and e.origin:
             self.written(state, self.own_part(e, (e.origin, source, name)))
         elif verb == "assign" and value == "moments":
-            first = Cell(self.place(state, {}), self.named(self.alone.kept["moments"][name]),
-                         self.split_of(name))
+            first = Cell(self.place(state, {}), self.named(self.alone.kept["moments"][name]), self.split_of(name))
             self.pending.append(Read(self.alone.kept["moments"][name], first.slot))
             self.written(state, self.owned(e, name, first))
         elif verb == "store":
@@ -339,10 +338,10 @@ class Parameters(Tensors):
         """The parts of all parameters added up, those of instances one after the other."""
         self.flush()
         before, self.scope = self.scope, ""
-        total = Cell(self.slot("none", what), None, {})
+        total = self.nothing("none", what)
         for unit, names in per_unit(self.reference).items():
             self.begin(what, unit)
-            parts = [self.parts_of.get((what, n)) or Cell(self.slot("no part", what, n), None, {}) for n in names]
+            parts = [self.parts_of.get((what, n)) or self.nothing("no part", what, n) for n in names]
             if not unit:
                 total = self.add(parts) if parts else self.of_nothing(what)
                 continue

@@ -115,18 +115,22 @@ class _Printer(Parameters):
         entering = self.alone.entering[node.name][node.reverse]
         last = Last(self.symbols.unit(node.name))
         carried, slot = [], self.slot("handed on", node.name, str(node.reverse))
+        entry, here, behind, end = self.stages.moves(node.name)
         if handing is not None:
             self.begin("handed on", node.name)
             if node.reverse:
-                first = self.handed(self.enters(node, self.gradient(loop.last)), Pair(entering, last), slot)
+                first = self.handed(self.at_stage(end, self.gradient(loop.last)), Pair(entering, last), slot)
             else:
                 label = handing.operands[0].label if handing.operands else ""
-                first = self.handed(self.enters(node, self.read(loop.first, label)), Pair(entering, "First"), slot)
+                first = self.handed(self.at_stage(entry, self.read(loop.first, label)), Pair(entering, "First"), slot)
             carried = [Pair(number_of(slot), entering)]
         self.flush()
         self.scope = node.name
         staged = bool(self.stages.axis)
-        inside, outside = self.handed_between(node, first.split if handing is not None else {})
+        inside = outside = dict(first.split) if handing is not None else {}
+        if staged:  # how what is handed on arrives at an instance, and what leaves the loop
+            inside = {**inside, self.stages.axis: behind if node.reverse else here}
+            outside = {**outside, self.stages.axis: entry if node.reverse else end}
         self.handed_over = self.leaving = None
         self.passed = set()
         if handing is not None and node.reverse:
@@ -142,7 +146,7 @@ class _Printer(Parameters):
                 self.handed_over = self.gradient(loop.slot)
             elif staged:  # what is not received is not there
                 self.handed_over = Cell(slot, Pair(entering, "This"), inside)
-                self.keep(loop.slot, "", Cell(self.slot("nothing", loop.slot), None, {}))
+                self.keep(loop.slot, "", self.nothing("nothing", loop.slot))
             elif node.reverse:
                 self.handed(self.gradient(loop.slot), Pair(entering, "This"), slot)
             else:
@@ -150,7 +154,7 @@ class _Printer(Parameters):
                                                      self.slot("copy", loop.slot, "")))
         if handing is not None and (staged or not node.reverse):
             self.begin("handed", node.name)
-            left = self.read(loop.last) if not staged else self.leaving or Cell(self.slot("nothing sent"), None, {})
+            left = self.read(loop.last) if not staged else self.leaving or self.nothing("nothing sent")
             self.handed(left, Pair(entering, "This" if node.reverse else "Next"), slot)
         self.loop(node.name, node.reverse, carried)
         if handing is not None and node.reverse:
@@ -158,21 +162,6 @@ class _Printer(Parameters):
             self.grads.setdefault(("", loop.first, label), []).append(Cell(slot, Pair(entering, "First"), outside))
         elif handing is not None:
             self.keep(loop.last, "", Cell(slot, Pair(entering, last), outside))
-
-    def enters(self, node: EventLoop, arg: Cell) -> Cell:
-        """What a loop begins with, at the stage of its first instance to run: of what all stages have, that one's."""
-        if not self.stages.axis or self.stages.axis in arg.split:
-            return arg
-        entry, _, _, end = self.stages.moves(node.name)
-        return self.sent("slice", (self.stages.axis,), "", end if node.reverse else entry, arg)
-
-    def handed_between(self, node: EventLoop, first: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """How what a loop is handed lies in an instance, as it arrives there, and behind the loop."""
-        axis = self.stages.axis
-        if not axis:
-            return dict(first), dict(first)
-        entry, here, behind, end = self.stages.moves(node.name)
-        return {**first, axis: behind if node.reverse else here}, {**first, axis: entry if node.reverse else end}
 
     def prepare(self, events: Iterable[Event]) -> None:
         """Whatever stands before a loop that its events need."""

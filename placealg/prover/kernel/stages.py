@@ -27,12 +27,11 @@ class Stages:
     units: tuple[str, ...]
     repeated: tuple[str, ...]
 
-    def of(self, unit: str, inside: bool = True) -> str:
-        """The stage of a unit; of a repeated one, of the instance that runs, or, from outside, of what enters it."""
-        if unit in self.repeated and inside:
+    def of(self, unit: str) -> str:
+        """The stage of a unit; of a repeated one, of the instance that runs."""
+        if unit in self.repeated:
             return f"stage of {unit}"
-        before = sum(self.units.index(one) < self.units.index(unit) for one in self.repeated)
-        return self.between(before)
+        return self.between(sum(self.units.index(one) < self.units.index(unit) for one in self.repeated))
 
     def between(self, loops: int) -> str:
         """The stage behind so many repeated units."""

@@ -40,9 +40,9 @@ class Tensors(Instructions):
         """A copy of a tensor, or, if it was never made, the one from which it derives; else a slot that is empty."""
         if name in self.alone.kept["weight"]:
             copies = self.copies.get(("weight", "device", name), ())
-            return copies[-1] if copies else Cell(self.slot("nothing", name), None, {})
+            return copies[-1] if copies else self.nothing("nothing", name)
         made = [self.key(name, one) for one in origins(label) if self.key(name, one) in self.cells]
-        return self.cells[made[0]] if made else Cell(self.slot("nothing", name, label), None, {})
+        return self.cells[made[0]] if made else self.nothing("nothing", name, label)
 
     def sent_from(self, name: str, label: str) -> Cell:
         """The copy of which another is made: itself, if it is there, else the one from which it derives."""
@@ -76,7 +76,7 @@ class Tensors(Instructions):
         parts = sorted(self.parts(name, label), key=lambda c: in_order(c.value) if c.value else 0)
         if self.reference.whole and name == self.graph.ops[-1].inputs[0] and not parts:
             return self.seed(self.graph.ops[-1])
-        return self.add(parts) if parts else Cell(self.slot("no gradient", name, label), None, {})
+        return self.add(parts) if parts else self.nothing("no gradient", name, label)
 
     def set_gradient(self, name: str, label: str, cell: Cell) -> None:
         """What a gradient, or a copy of it, is instead."""
@@ -103,7 +103,7 @@ class Tensors(Instructions):
             self.summed_by_a_loss(self.entered[op.output])
         made = forward(self, self.graph, op, lambda k: self.read(op.inputs[k], labels[k]))
         for name, cell in made.items():
-            self.keep(f"{op.output}.{name}" if name else op.output, "", self.at_stage(op.unit, cell))
+            self.keep(f"{op.output}.{name}" if name else op.output, "", self.at_stage(self.stages.of(op.unit), cell))
 
     def summed_by_a_loss(self, cell: Cell) -> None:
         """What a loss, or a term of it, sums must be complete, and the single device's."""
@@ -121,7 +121,7 @@ class Tensors(Instructions):
         for j in (j for j in receivers(e, self.reference) if not by_statistic(self.reference, op.inputs[j])):
             got = backward(self, self.graph, op, j, arriving, lambda k: self.read(op.inputs[k], labels[k]),
                            lambda name: self.read(f"{op.output}.{name}" if name else op.output))
-            name, got = op.inputs[j], self.at_stage(op.unit, got)
+            name, got = op.inputs[j], self.at_stage(self.stages.of(op.unit), got)
             self.grads.setdefault((self.key(name, "")[0], name, labels[j]), []).append(got)
 
     def weights(self, function: str) -> Cell:
@@ -206,10 +206,9 @@ class Tensors(Instructions):
             raise Outside(e.path, f"tier = {e.tier}")
         self.begin(e.value, e.version, e.verb)
         if e.verb == "offload":
-            self.hosted[key] = self.copied(self.sent_from(e.tensor, e.version),
-                                               self.slot("host", e.tensor, e.version))
+            self.hosted[key] = self.copied(self.sent_from(e.tensor, e.version), self.slot("host", e.tensor, e.version))
             return
-        kept = self.hosted.get(key) or Cell(self.slot("nothing", e.tensor, e.version), None, {})
+        kept = self.hosted.get(key) or self.nothing("nothing", e.tensor, e.version)
         self.keep(e.tensor, e.version, self.copied(kept, self.slot("copy", e.tensor, e.version)))
 
     def between_stages(self, e: Event) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import replace
+from typing import Any
 
 import extracted
+import in_python
 import pytest
+from in_python import Native, Translation
 from kernel_mutants import KINDS, STRATEGIES, program
 from kernel_run import Run, Semantics, World
 from kernel_simulated import Agreement, compared
 
 from placealg.errors import InputError
+from placealg.prover.kernel import checker
 from placealg.prover.kernel.printer import printed
 from placealg.step.edit import edit
 
@@ -26,6 +32,29 @@ def wrong(strategy: str, without: str = "", steps: int = 1, microbatches: int = 
 def test_the_semantics_is_that_of_its_sources() -> None:
     found = Semantics(extracted.SEMANTICS.target.read_text(encoding="utf-8"))
     assert found.sources == extracted.SEMANTICS.digest(), "run: make coq"
+
+
+def test_python_s_own_numbers_are_coq_s() -> None:
+    """The checker's translation, whose numbers are Python's, beside the one whose numbers are built as Coq's are."""
+    every = dict(json.loads(extracted.SEMANTICS.target.read_text(encoding="utf-8"))["terms"])
+    terms = {name: every[name] for name in ("eqb", "eqb0", "nth", "seq")}
+    plain, own = dict[str, Any](), dict[str, Any]()
+    exec(Translation(terms).text(), plain)
+    exec(Native(terms).text(), own)
+    assert Native(terms).text().count("v==w") == 2 and "while 1" in Native(terms).text()
+    binary: list[Any] = ["xH"]
+    for k in range(2, 9):
+        binary.append(("xI" if k % 2 else "xO", binary[k // 2 - 1]))
+    for a, b in itertools.product(range(5), repeat=2):
+        assert plain["eqb_"](in_python.value(a), in_python.value(b)) == in_python.value(own["eqb_"](a, b))
+        assert plain["seq_"](in_python.value(a), in_python.value(b)) == in_python.value([*range(a, a + b)])
+        assert own["seq_"](a, b) == checker.value([*range(a, a + b)])
+        listed: Any = [True] * b
+        assert plain["nth_"](in_python.value(a), in_python.value(listed), ("False",)) == in_python.value(
+            own["nth_"](a, checker.value(listed), False)) == in_python.value(a < b)
+    for one, other in itertools.product(binary, repeat=2):
+        assert in_python.value(own["eqb0_"](checker.value(one), checker.value(other))) == plain["eqb0_"](
+            in_python.value(one), in_python.value(other)) == in_python.value(one == other)
 
 
 @pytest.mark.parametrize("strategy", [pytest.param(s, marks=[] if s == "dp" else pytest.mark.slow) for s in STRATEGIES])

@@ -152,9 +152,11 @@ REPORT: Mapping[str, tuple[tuple[str, ...], str]] = {
         "It rests on the hypotheses under `assuming`, and leaves out what stands under `not covered`.",
         "The exit code is 0."), "placealg prove zero3"),
     "REFUTED": ((
-        "REFUTED says that some rank ends with another number than the single device, at the sizes of the "
-        "counterexample.",
-        "The counterexample was run on the program before it is printed: it shows what was got and what is wanted.",
+        "REFUTED says that an obligation does not hold at the sizes of the counterexample: mostly that some rank ends "
+        "with another number than the single device, else that ranks wait forever, that memory is used too early, or "
+        "that a sum is taken in fewer bits than was said.",
+        "The counterexample was followed on the program before it is printed: it shows what was got, and what is "
+        "wanted.",
         "The exit code is 1, or 0 where the file expects it."), "placealg museum"),
     "UNDECIDED": ((
         "UNDECIDED says that neither was shown: a solver gave up, or a counterexample did not replay.",
@@ -170,8 +172,8 @@ REPORT: Mapping[str, tuple[tuple[str, ...], str]] = {
         "A proof of that class says nothing of other sizes; a refutation needs no more than one.",
         "The other classes are PARAMETRIC and CUTOFF."), "placealg museum"),
     "kernel": ((
-        "The line `kernel` says whether a checker that Coq proved sound accepts the same program; it shares no code "
-        "with the prover.",
+        "The line `kernel` says whether a checker that Coq proved sound, and that shares no rule with the prover, "
+        "accepts the program as it is printed for it.",
         "accepted: the theorem `check_sound` says of this program what the obligations behind it say; not accepted "
         "refutes nothing, since the checker is sound and not complete; not checked names what its language lacks.",
         "`prove STRATEGY --coq` has coqc check the program itself; docs/sceptic.md asks what the theorem could fail to "
@@ -182,7 +184,7 @@ REPORT: Mapping[str, tuple[tuple[str, ...], str]] = {
         "Where a hypothesis does not hold of a run, the verdict says nothing of it."), "placealg prove dp"),
     "lemmas": ((
         "Under `lemmas` stand the laws of sums over ranks on which a proof rests, where none is written out.",
-        "Each is proved by induction over the ranks, base and step, by a solver and in Coq.",
+        "Each is proved by itself, by induction over the ranks or as an essay of proofs/theorems says.",
         "`placealg explain sum_of_owner` tells one of them."), "placealg prove zero3"),
     "not covered": ((
         "Under `not covered` stand the things that no obligation of this verdict speaks of.",

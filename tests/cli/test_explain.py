@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from conftest import ROOT, run_placealg
@@ -31,7 +32,13 @@ from placealg.strategy.catalogue import catalogue
 from placealg.strategy.file import read_strategy_file
 from placealg.strategy.options import SCHEMA
 
-EVERY = list(explanations())
+
+@cache
+def every() -> tuple[Explained, ...]:
+    """All that is explained: said once, where a test asks."""
+    return tuple(explanations())
+
+
 FULL = ("mode", "redistribution", "rule", "obligation", "strategy", "hypothesis", "theorem", "lemma", "verb",
         "value type")
 
@@ -74,34 +81,37 @@ TABLES = {
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_no_name_of_a_table_is_missing(kind: str) -> None:
-    explained = [e.name for e in EVERY if e.kind == kind]
+    explained = [e.name for e in every() if e.kind == kind]
     assert len(explained) == len(set(explained))
     assert set(TABLES[kind]()) == set(explained)
 
 
-@pytest.mark.parametrize("found", [e for e in EVERY if e.kind in FULL], ids=lambda e: f"{e.kind} {e.name}")
-def test_an_explanation_is_whole(found: Explained) -> None:
-    assert len(found.sentences) == 3
-    assert all(text.endswith(".") and text == " ".join(text.split()) for text in found.sentences)
-    assert found.example and found.source and (found.statement or found.kind == "verb")
-    assert found.kind in ("redistribution", "verb") or found.example != NO_PROGRAM
+@pytest.mark.parametrize("kind", FULL)
+def test_an_explanation_is_whole(kind: str) -> None:
+    of_kind = [e for e in every() if e.kind == kind]
+    assert of_kind
+    for found in of_kind:
+        assert len(found.sentences) == 3, found.name
+        assert all(text.endswith(".") and text == " ".join(text.split()) for text in found.sentences), found.name
+        assert found.example and found.source and (found.statement or found.kind == "verb"), found.name
+        assert found.kind in ("redistribution", "verb") or found.example != NO_PROGRAM, found.name
 
 
 def test_every_other_explanation_has_its_sentences() -> None:
-    assert all(1 <= len(e.sentences) <= 4 for e in EVERY)
+    assert all(1 <= len(e.sentences) <= 4 for e in every())
 
 
 def test_every_example_that_is_an_event_is_one() -> None:
-    every = programs()
-    told = [e.example.rpartition(" of ") for e in EVERY if e.kind in ("verb", "redistribution", "rule", "value type")]
-    events = [(path, name) for path, _, name in told if name in every]
+    derived = programs()
+    told = [e.example.rpartition(" of ") for e in every() if e.kind in ("verb", "redistribution", "rule", "value type")]
+    events = [(path, name) for path, _, name in told if name in derived]
     assert len(events) > 40
     for path, name in events:
-        assert path in {event.path for event in every[name].events}
+        assert path in {event.path for event in derived[name].events}
 
 
 def test_every_bug_that_stands_as_an_example_is_refuted_by_its_obligation() -> None:
-    for found in (e for e in EVERY if e.kind == "obligation"):
+    for found in (e for e in every() if e.kind == "obligation"):
         if found.example == UNREFUTED.get(found.name):
             assert not [b for b in bugs() if read_strategy_file(ROOT / "proofs" / "refuted" / f"{b}.toml").expect
                         .obligation == found.name]
@@ -112,7 +122,7 @@ def test_every_bug_that_stands_as_an_example_is_refuted_by_its_obligation() -> N
 
 
 def test_files_that_are_named_are_there() -> None:
-    for found in EVERY:
+    for found in every():
         for path in re.findall(r"\b(?:placealg|proofs)/[\w/]+\.\w+", f"{found.source} {found.example}"):
             assert (ROOT / path).is_file(), f"{found.name}: {path}"
 
@@ -128,7 +138,7 @@ def test_names_are_found_as_people_write_them(said: str, name: str) -> None:
 def test_every_word_of_a_report_is_explained() -> None:
     said = run_placealg("prove", "zero3").out
     headings = re.findall(r"^  ([a-z][a-z ]*[a-z])  +\S", said.partition("assuming")[2], re.MULTILINE)
-    told = {e.name for e in EVERY if e.kind == "word of a report"}
+    told = {e.name for e in every() if e.kind == "word of a report"}
     assert {*headings, "assuming"} <= told and len(headings) >= 4
     assert {"PROVED", "REFUTED", "UNDECIDED", "PARAMETRIC", "BOUNDED"} <= told
 
@@ -152,8 +162,8 @@ def test_a_close_name_is_offered() -> None:
 
 
 def test_every_key_and_field_of_a_file_is_explained() -> None:
-    named = {e.name for e in EVERY}
+    named = {e.name for e in every()}
     assert named >= {*FIELDS, *ACTIONS, "expect", "masked", "ratio", "obligation"}
     assert named >= {key for keys in SCHEMA.values() for key in keys if key != "*"}
     assert set(FIELD_SAYS) == set(FIELDS) and set(GRAMMAR) <= set(FIELDS)
-    assert any("not covered" in s for e in EVERY if e.name == "prefetch" for s in e.sentences)
+    assert any("not covered" in s for e in every() if e.name == "prefetch" for s in e.sentences)

@@ -18,8 +18,8 @@ from placealg.errors import InputError
 from placealg.prover.verdict import UNDECIDED
 from placealg.render.conformance import document, document_beside, page, page_beside
 from placealg.watch.conformance import judged
-from placealg.watch.names import lacking
-from placealg.watch.seen import Seen, joined
+from placealg.watch.names import USUAL, lacking, model_by_names
+from placealg.watch.seen import UNFOLLOWED, Seen, joined
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
 
 
@@ -45,7 +45,7 @@ def watch(chosen: Namespace) -> int:
     if chosen.strategy:  # what is wrong with it is told before the run
         read_case(chosen.strategy, chosen.model, (), **options(chosen))
     else:
-        model_of(chosen.model or "gpt", **options(chosen))
+        model_of(chosen.model or USUAL, **options(chosen))
     need_torch()
     script, *arguments = chosen.argv
     single = None if chosen.single is None else [] if chosen.single == "none" else shlex.split(chosen.single)
@@ -63,17 +63,21 @@ def watch(chosen: Namespace) -> int:
 
 def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     names = names_said(chosen.names)
+    trained = list(dict.fromkeys(c.parameter for rank in seen.ranks for c in rank.chains))
+    usual = None if chosen.model else model_by_names(trained, names)
     try:
         if chosen.strategy:
-            case = read_case(chosen.strategy, chosen.model, (), default="gpt", **options(chosen))
+            case = read_case(chosen.strategy, chosen.model, (), default=usual or USUAL, **options(chosen))
             told = judged(seen, case, case.model, names)
         else:
-            model = model_of(chosen.model or "gpt", **options(chosen))
-            trained = dict.fromkeys(c.parameter for rank in seen.ranks for c in rank.chains)
+            model = usual or model_of(chosen.model or USUAL, **options(chosen))
+            if any(UNFOLLOWED in rank.unseen for rank in seen.ranks):
+                raise InputError(f"not followed is {UNFOLLOWED}")
             left = lacking(trained, model, names) if seen.lifted is not None and not chosen.model else ()
             if left:
-                raise InputError(f"the run trains no {', '.join(left)} of the model {model.name}, which is taken where "
-                                 "--model says none")
+                few = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+                raise InputError(f"the run trains no {few} of the model {model.name}, which is taken where --model "
+                                 "says none")
             told = judged(seen, None, model, names)
     except InputError as problem:
         if not chosen.strategy and seen.alone:

@@ -18,7 +18,7 @@ from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
 from placealg.watch.rest import resting
-from placealg.watch.seen import FOREIGN, REPEATED, TERM, RankSeen, Seen
+from placealg.watch.seen import FOREIGN, REPEATED, TERM, UNFOLLOWED, RankSeen, Seen
 from placealg.watch.stages import stage_axes, stage_of, with_seeds
 from placealg.watch.weights import Measured, measured
 from placealg.watch.wires import Wires
@@ -69,8 +69,9 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         types = None
     wires = Wires(step, seen, types or {})
     for rank in seen.ranks:
-        if FOREIGN in rank.unseen:  # what its parameters and messages are is not known either
-            unseen.append((rank.rank, Unseen("", FOREIGN)))
+        loose = [what for what in (FOREIGN, UNFOLLOWED) if what in rank.unseen]
+        if loose:  # what its parameters and messages are is not known either
+            unseen.append((rank.rank, Unseen("", loose[0])))
             continue
         stage = stage_of(step, seen, rank, names)
         paths = Paths(step, seen, rank, names, tally, weighed)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import takewhile
 
 from placealg.errors import InputError
+from placealg.frozen import FrozenMap
+from placealg.models.config import published, resolve_model, shipped
 from placealg.models.model import Model
 from placealg.models.names import NUMBER, parameters_of
 
@@ -34,6 +37,9 @@ COMMON: tuple[tuple[str, str], ...] = (
     ("head", r"head\.logits|lm_head|output|output_layer"),
 )
 """Parameter, or what a weight and a bias are of -> the common names of its module; {} is a layer with its number."""
+
+USUAL = "gpt"
+"""The model that is meant where nothing says another one."""
 
 TIED = "(tied)"
 """Stands for the weight of logits in a model that ties it to the embedding: another stage of a pipeline has a copy."""
@@ -96,6 +102,20 @@ def lacking(names: Iterable[str], model: Model, said: Mapping[str, str] | None =
     found = names_of(names, model, said).values()
     met = {p for n in found for p in (n.parameter, *n.also)}
     return [p.name for p in model.parameters if p.name not in met]
+
+
+def model_by_names(names: Sequence[str], said: Mapping[str, str] | None = None) -> Model | None:
+    """The first of the models here of which names mean all parameters and nothing else, without its sizes.
+
+    >>> model_by_names(["wte.weight", "nothing.weight"]) is None
+    True
+    """
+    for word in dict.fromkeys((USUAL, *shipped(), *published())) if names else ():
+        with suppress(InputError):
+            model = resolve_model(word)
+            if not lacking(names, model, said):
+                return replace(model, name=model.family or model.name, sizes=FrozenMap())
+    return None
 
 
 def _unknown(names: Sequence[str], model: Model, met: set[str]) -> str:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -52,10 +52,11 @@ def record(mesh: Mapping[str, int], script: str, arguments: Sequence[str], limit
     sizes = ",".join(f"{a}={n}" for a, n in mesh.items())
     with TemporaryDirectory(prefix="placealg-") as folder:
         processes: list[subprocess.Popen[bytes]] = []
-        with _ended(processes):
+        with _ended(processes) as starting:
             port = _free_port()
             for rank in range(world):
-                processes.append(_started(Path(folder), sizes, rank, world, port, script, arguments))
+                with starting():
+                    processes.append(_started(Path(folder), sizes, rank, world, port, script, arguments))
             _wait(processes, Path(folder), limit)
             seen = joined([Seen.read((Path(folder) / f"{k}.json").read_text()) for k in range(world)])
             return _lifted(seen, Path(folder), [script, *arguments] if single is None else single, limit)
@@ -83,8 +84,9 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
     if lost is not None:
         return replace(seen, alone=f"the ranks' ops were not kept: {lost.read_text()}")
     processes: list[subprocess.Popen[bytes]] = []
-    with _ended(processes):
-        processes.append(_started(folder, "--alone", 0, 1, _free_port(), words[0], words[1:]))
+    with _ended(processes) as starting:
+        with starting():
+            processes.append(_started(folder, "--alone", 0, 1, _free_port(), words[0], words[1:]))
         try:
             _wait(processes, folder, limit, "alone")
         except RunError as error:
@@ -103,15 +105,32 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
 
 
 @contextmanager
-def _ended(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Afterwards the processes have ended, with all that they have started, also where a signal ends this one."""
+def _ended(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Afterwards the processes have ended, with all that they have started, also where a signal ends this one.
+
+    A process is started inside of what this gives: a signal that comes then waits until the process is in the list.
+    """
+    late: list[int] = []
+    held = False
+
     def end(number: int, _frame: Any) -> None:
-        raise SystemExit(128 + number)
+        if not held:
+            raise SystemExit(128 + number)
+        late.append(number)
+
+    @contextmanager
+    def starting() -> Iterator[None]:
+        nonlocal held
+        held = True
+        yield
+        held = False
+        if late:
+            raise SystemExit(128 + late[0])
 
     own = threading.current_thread() is threading.main_thread()
     kept = {s: signal.signal(s, end) for s in (signal.SIGTERM, signal.SIGHUP)} if own else {}
     try:
-        yield
+        yield starting
     finally:
         for process in processes:
             with suppress(ProcessLookupError):

@@ -19,6 +19,8 @@ UNCLIPPED, CLIPPED, SECOND = "unclipped", "clipped", "second"
 BUFFER = "buffer:"
 """What stands before the name of a buffer among what a message carries."""
 
+UNFOLLOWED = "what reaches each parameter: no optimizer of torch updates them, or they are parts of flat ones"
+
 FOREIGN = "the tensors that the optimizer updates, which are no parameters of the model"
 """What stands among what a rank has not seen where a wrapper trains copies or parts of the parameters."""
 

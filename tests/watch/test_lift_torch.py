@@ -91,12 +91,16 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
     "packed.py": (CONFORMS, 0), "packed.py --turned": (CONFORMS, 0), "packed.py --restart": (DIFFERS, 1),
     "packed.py --local": (DIFFERS, 1), "packed.py --unmasked": (DIFFERS, 1), "packed.py --length": (DIFFERS, 1),
     "packed.py --turned --length": (DIFFERS, 1),
+    **{f"ways.py {way}{wrong}": told for way in ("hand", "functional", "flat", "flat_names", "owned", "experts")
+       for wrong, told in (("", (CONFORMS, 0)), (" --wrong", (DIFFERS, 1)))},
 }
 """Scripts as people write them, of models that no table knows, and what the first command says of them."""
 
 
-@pytest.mark.parametrize("words", [w if w == "dropout.py --again" else pytest.param(w, marks=pytest.mark.slow)
-                                   for w in SCRIPTS])
+FIRST_OF = ("dropout.py --again", "ways.py flat")
+
+
+@pytest.mark.parametrize("words", [w if w in FIRST_OF else pytest.param(w, marks=pytest.mark.slow) for w in SCRIPTS])
 def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[..., Outcome]) -> None:
     script, *more = words.split()
     mesh = "cp=2" if script == "packed.py" else "dp=2"

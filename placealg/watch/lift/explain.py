@@ -132,7 +132,8 @@ def summary(told: Judgement, again: Judgement | None) -> list[str]:
     for name, rank, how in gradients(again):
         read.setdefault(how, []).append(f"{name} on rank {rank}")
     found += [f"{several(names)}{how}" for how, names in read.items()]
-    if not read and not foreign and any(not f.what.startswith(BEGAN) for f in told.differs):
+    updated = any(not f.what.startswith(BEGAN) for f in told.differs)
+    if updated and not read and not foreign and again.single is not None and again.single.gradients:
         found.append("gradients are the single device's as the optimizer reads them: the update is not")
     return found
 

@@ -60,7 +60,8 @@ def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES,
 def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) -> Judgement:
     starts = Starts(single, ranks, numbers)
     named = [starts.values(t) for t in ranks]
-    tables = np.unique(np.concatenate([np.zeros(1), *(v.astype(np.float64) for _, v in single.leaf.values())]))
+    with np.errstate(invalid="ignore"):  # memory that nobody wrote may hold anything
+        tables = np.unique(np.concatenate([np.zeros(1), *(v.astype(np.float64) for _, v in single.leaf.values())]))
     runs, stuck = run(ranks, named, numbers, tables, keep)
     (alone,), _ = run([single], [starts.values(single)], numbers, tables, keep)
     sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()

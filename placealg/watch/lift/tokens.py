@@ -22,7 +22,9 @@ def read_by(trace: Trace) -> list[Array]:
             found += [place.held for place in op.read if place.dtype in WHOLE and place.held is not None
                       and place.store not in computed and place.held.ndim and place.held.size > 1]
         counted = op.name in ("aten::arange", "aten::linspace")
-        if counted or not (op.drawn or moves(op.name.removeprefix("aten::").removesuffix("_"))):
+        whole = [p for p in op.read if p.dtype in WHOLE]
+        made = whole and all(p.store in computed for p in whole)
+        if counted or made or not (op.drawn or moves(op.name.removeprefix("aten::").removesuffix("_"))):
             computed.update(p.store for p in op.written)
     return found
 

@@ -4,8 +4,10 @@ With `--alone` it is the single device beside the ranks: the script at a world o
 
 The model is the outermost module that runs and whose parameters train. A step lasts from the end of one optimizer's
 step to the first forward after the next one's; what a wrapper still does to bring new weights home before the model
-runs is of the step before. Nothing of the script is changed: modules, optimizers and torch's dispatcher tell what
-happens.
+runs is of the step before. A stage of a pipeline may begin by a message of another one: if one step does, so does the
+next. Where no optimizer of torch runs, as in a script that subtracts gradients by itself, a step has ended when the
+model runs with other weights than before. Nothing of the script is changed: modules, optimizers and torch's dispatcher
+tell what happens.
 """
 
 from __future__ import annotations
@@ -14,22 +16,27 @@ import os
 import pickle
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.distributed import device_mesh
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
-from placealg.watch.lift.trace import Trace
 from placealg.watch.ranks import ALIKE, ALONE, ENDED
 from placealg.watch.recorder.batches import kept, replayed, same, together
+from placealg.watch.recorder.meshes import axes_of_mesh
 from placealg.watch.recorder.observe import Observation, observe
-from placealg.watch.recorder.trace import tracing
+from placealg.watch.recorder.parameters import local
+from placealg.watch.recorder.shadows import storage_sum
+from placealg.watch.recorder.trace import Followed, tracing, unwrapped
+from placealg.watch.seen import UNFOLLOWED, RankSeen, Seen
 
 
 class Launch:
@@ -39,7 +46,7 @@ class Launch:
         self.folder, self.mesh, self.alone = folder, mesh, alone
         self.batches: list[Any] = []
         self.tracing: Any = None
-        self.trace: Trace | None = None
+        self.followed: Followed
         self.roots: list[nn.Module] = []
         self.depth = 0
         self.steps = 0
@@ -47,29 +54,79 @@ class Launch:
         self.observation: Observation | None = None
         self.stepped = False
         self.begun = False
+        self.begins_by_message = False
+        self.bare = False
+        """Whether the step that is recorded has no optimizer of torch."""
+        self.weights: dict[int, tuple[int, ...]] = {}
 
     def start(self) -> None:
-        """Hear modules and optimizers."""
+        """Hear modules, optimizers, and messages of one rank to another."""
         call = nn.Module._call_impl
 
         def heard(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self.depth == 0 and self.stepped:
-                self.finish()
-            if self.depth == 0 and self.tracing is not None and not self.begun:
-                self.begun = True
-                if self.observation is not None:
-                    self.observation.begin_again()
-            if self.depth == 0 and self.tracing is None and module not in self.roots and any(
-                    p.requires_grad for p in module.parameters()):
-                self.roots.append(module)
+            if self.depth == 0 and torch._C._current_graph_task_id() == -1:  # else it is run again, in backward
+                with temporarily_clear_interpreter_stack():  # of torch.func
+                    self.runs(module)
             self.depth += 1
             try:
                 return call(module, *args, **kwargs)
             finally:
                 self.depth -= 1
 
+        def told(method: Any) -> Any:
+            def between_two(group: Any, tensors: Sequence[Tensor], *args: Any) -> Any:
+                self.message(tensors)
+                return method(group, tensors, *args)
+            return between_two
+
         nn.Module._call_impl = heard
+        for name in ("send", "recv", "recv_anysource"):
+            setattr(dist.ProcessGroup, name, told(getattr(dist.ProcessGroup, name)))
         register_optimizer_step_post_hook(self.after)
+
+    def runs(self, module: nn.Module) -> None:
+        """A module runs that no other one calls."""
+        if self.bare or not self.steps:
+            self.run_with(module)
+        if self.stepped:
+            self.finish()
+        if self.tracing is not None and not self.begun:
+            self.begin()
+        if self.tracing is None and module not in self.roots and any(p.requires_grad for p in module.parameters()):
+            self.roots.append(module)
+
+    def begin(self) -> None:
+        """The step that is recorded begins: the model runs, or a message of another stage is awaited."""
+        self.begun = True
+        self.followed.begin_again()
+        if self.observation is not None:
+            self.observation.begin_again()
+
+    def message(self, tensors: Sequence[Tensor]) -> None:
+        """A rank is about to send to another one, or to receive: between steps a stage begins so, but for weights."""
+        if self.tracing is None or self.depth or (self.begun and not self.stepped):
+            return
+        own = {local(p).untyped_storage()._cdata for part in self.roots for p in part.parameters()}
+        if any(t.untyped_storage()._cdata in own for t in tensors):
+            return
+        if self.stepped and self.begins_by_message:
+            self.finish()
+        elif not self.begun:
+            self.begins_by_message = True
+            self.begin()
+
+    def run_with(self, module: nn.Module) -> None:
+        """A script without an optimizer of torch runs a model: if its weights are others than before, a step ended."""
+        with _disable_current_modes():
+            now = tuple(storage_sum(unwrapped(local(p)).detach()) for p in module.parameters())
+        before, self.weights[id(module)] = self.weights.get(id(module)), now
+        if before is None or before == now:
+            return
+        if self.tracing is None:
+            self.steps, self.bare = 1, True
+            self.record()
+        else:
+            self.stepped = True
 
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has ended its step."""
@@ -78,31 +135,44 @@ class Launch:
             return
         self.steps += 1
         if self.roots:
-            if not self.alone:
-                self.block = observe(self.roots, self.mesh, gather=False)
-                self.observation = self.block.__enter__()
-            self.tracing = tracing(self.roots)
-            self.trace = self.tracing.__enter__().trace
+            self.record()
+
+    def record(self) -> None:
+        """From here on everything is kept."""
+        flat = any(type(m).__name__ == "FullyShardedDataParallel" for part in self.roots for m in part.modules())
+        if not self.alone and not self.bare and not flat:
+            self.block = observe(self.roots, self.mesh, gather=False)
+            self.observation = self.block.__enter__()
+        self.tracing = tracing(self.roots)
+        self.followed = self.tracing.__enter__()
 
     def finish(self) -> None:
         """Write down what was seen, and end this process."""
         rank = dist.get_rank() if dist.is_initialized() else 0
-        followed, self.tracing = self.tracing, None
+        block, self.tracing = self.tracing, None
         try:
-            followed.__exit__(None, None, None)
-            (self.folder / (ALONE if self.alone else f"{rank}.trace")).write_bytes(pickle.dumps(self.trace))
+            block.__exit__(None, None, None)
+            (self.folder / (ALONE if self.alone else f"{rank}.trace")).write_bytes(pickle.dumps(self.followed.trace))
             if self.batches and not self.alone:
                 torch.save(self.batches, self.folder / f"{rank}.batches")
         except Exception as error:  # what is recorded beside it stands
             (self.folder / f"{rank}.lost").write_text(" ".join(f"{type(error).__name__}: {error}".split()))
         if not self.alone:
-            block, self.block = self.block, None
-            block.__exit__(None, None, None)
-            assert self.observation is not None
-            (self.folder / f"{rank}.json").write_text(self.observation.seen.text())
+            (self.folder / f"{rank}.json").write_text(self.seen(rank).text())
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(ENDED)
+
+
+    def seen(self, rank: int) -> Seen:
+        """The recording; without an optimizer of torch, and of flat parameters, nothing is known of messages."""
+        if self.observation is None:
+            sizes, _, place = axes_of_mesh(self.mesh)
+            backend = str(dist.get_backend()) if dist.is_initialized() else "none"
+            return Seen(sizes, (RankSeen(rank, place, (), (), (), (UNFOLLOWED,)),), backend, torch.__version__)
+        block, self.block = self.block, None
+        block.__exit__(None, None, None)
+        return self.observation.seen
 
 
 @contextmanager
@@ -137,7 +207,7 @@ def main(words: list[str]) -> None:
         runpy.run_path(script, run_name="__main__")
     if launch.stepped:
         launch.finish()
-    print("placealg: no optimizer stepped" if not launch.steps else
+    print("placealg: no optimizer stepped, and no model ran with new weights" if not launch.steps else
           "placealg: the optimizer stepped once; the step after the first one is what is recorded", file=sys.stderr)
     sys.exit(3)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Size, Tensor, nn
@@ -48,6 +48,34 @@ def split_over(parameter: Any) -> list[tuple[int, ...]]:
         return []
     return [tuple(mesh.mesh[tuple(slice(None) if k == d else c for d, c in enumerate(at))].tolist())
             for k, p in enumerate(parameter.placements) if not p.is_replicate()]
+
+
+class Part(NamedTuple):
+    """What a rank holds of a tensor that is cut without a wrapper that says so: elements from a flat place on."""
+
+    first: int
+    length: int
+    whole: tuple[int, ...]
+
+
+def parts_of(models: Sequence[nn.Module]) -> dict[int, Part]:
+    """The parameters, by what `id` says of them, that DeepSpeed's ZeRO-3 or FullyShardedDataParallel cut."""
+    found: dict[int, Part] = {}
+    for part in models:
+        for parameter in part.parameters():
+            if getattr(parameter, "ds_tensor", None) is not None:
+                found[id(parameter)] = Part(first_place(parameter), local(parameter).numel(),
+                                            tuple(whole_shape(parameter)))
+        for flat in (m._handle.flat_param for m in part.modules() if getattr(m, "_handle", None) is not None):
+            infos, at, first, count = flat._shard_param_infos, 0, None, 0
+            for info, numel in zip(infos, flat._numels, strict=True):
+                if info.in_shard and first is None:
+                    first = at + info.intra_param_start_idx
+                count, at = count + (info.numel_in_shard or 0), at + numel
+            found[id(flat)] = Part(first or 0, count, (at,))
+            for parameter, info, shape in zip(flat._params or (), infos, flat._shapes, strict=False):
+                found[id(parameter)] = Part(info.intra_param_start_idx or 0, info.numel_in_shard or 0, tuple(shape))
+    return found
 
 
 def plain_name(name: str) -> str:

@@ -19,7 +19,7 @@ from placealg.watch.lift.trace import READ, Group, Held, Op, Place, Trace, Word
 from placealg.watch.recorder.collectives import OPERATORS, SILENT, call_of, work_of
 from placealg.watch.recorder.observe import listening
 from placealg.watch.recorder.ops import draws, faking, only_views, phase, user_line, wrapper, written_by
-from placealg.watch.recorder.parameters import local, plain_name
+from placealg.watch.recorder.parameters import local, parts_of, plain_name
 from placealg.watch.recorder.shadows import storage_sum
 
 LARGEST = 4_000_000
@@ -44,6 +44,14 @@ class Tracer(TorchDispatchMode):
         self.modules: list[str] = []
         self.lines: dict[int, str] = {}
         self._sequence = -1
+
+    def begin_again(self) -> None:
+        """Forget what ran so far: it belongs to the step before."""
+        late = list(self.open.values())
+        self.trace = Trace(self.trace.rank)
+        for kept in (self.stores, self.alive, self.homes, self.freed, self.sums, self.open):
+            kept.clear()
+        self.open.update((self.store(t), t) for t in late)
 
     # ------------------------------------------------------------------ memory
 
@@ -290,6 +298,13 @@ def group_of(given: Mapping[str, Any]) -> Group | None:
     return None
 
 
+def unwrapped(tensor: Any) -> Tensor:
+    """A tensor without what the transforms of `torch.func` put around it."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def elements_of(tensor: Any) -> tuple[Any, tuple[int, ...]]:
     """(which elements of the whole a rank holds, by flat place; the whole's shape), as its wrapper says."""
     if isinstance(tensor, DTensor):
@@ -303,38 +318,51 @@ class Names:
     """The parameters of the models, and what optimizers keep of them."""
 
     def __init__(self, tracer: Tracer, models: Sequence[nn.Module]):
-        self.tracer, self.parameters = tracer, {}
-        known: dict[int, str] = {}
-        for part in models:
-            for name, parameter in part.named_parameters(remove_duplicate=False):
-                first = known.setdefault(id(parameter), plain_name(name))
-                if first == plain_name(name):
-                    self.parameters[first] = parameter
-                else:
-                    tracer.trace.tied[plain_name(name)] = first
+        self.tracer, self.models = tracer, models
+        self.parameters: dict[str, Tensor] = {}
+
+    def begin(self) -> None:
+        """Name the parameters."""
         self.states: dict[str, Tensor] = {}
         self.copied: set[int] = set()
         self.pieces: dict[str, tuple[Any, int, int]] = {}
         self.optimizer: Any = None
-
-    def begin(self) -> None:
-        """Name the parameters."""
+        called = self.called()
+        self.parts = parts_of(self.models)
+        self.parameters = {name: p for name, (p, _) in called.items()}
         with _disable_current_modes():
-            for name, parameter in self.parameters.items():
-                self.tracer.trace.named[name] = self.held(parameter, bool(parameter.requires_grad))
-                if getattr(parameter, "ds_tensor", None) is not None:
-                    self.tracer.trace.lost = "the parts of parameters that DeepSpeed's ZeRO-3 splits have no names"
+            for name, (parameter, trained) in called.items():
+                self.tracer.trace.named[name] = self.held(parameter, trained)
                 grad = parameter.grad
                 if grad is not None:
                     self.tracer.leaf(local(grad))
         self.tracer.trace.begun = len(self.tracer.stores)
+
+    def called(self) -> dict[str, tuple[Tensor, bool]]:
+        """Name -> (parameter, whether it trains); of what a functional call puts in its place, the tensor inside."""
+        known: dict[int, str] = {}
+        found: dict[str, tuple[Tensor, bool]] = {}
+        for part in self.models:
+            for name, parameter in part.named_parameters(remove_duplicate=False):
+                first = known.setdefault(id(parameter), plain_name(name))
+                if first == plain_name(name):
+                    found[first] = unwrapped(parameter), bool(parameter.requires_grad)
+                else:
+                    self.tracer.trace.tied[plain_name(name)] = first
+        return found
 
     def held(self, tensor: Any, trained: bool = True, like: Any = None) -> Held:
         """What this rank holds of a named tensor."""
         mine = local(tensor).detach()
         self.tracer.leaf(mine)
         self.tracer.moved([mine])
-        elements, whole = elements_of(tensor if like is None else like)
+        part = self.parts.get(id(tensor if like is None else like))
+        if part is not None:
+            elements, whole = np.arange(part.first, part.first + part.length), part.whole
+            mine = mine if mine.numel() == part.length else mine[:part.length]  # what is behind it is padding
+            elements = elements.reshape(tuple(mine.shape))
+        else:
+            elements, whole = elements_of(tensor if like is None else like)
         if elements.shape != tuple(mine.shape):
             elements, whole = np.arange(mine.numel()).reshape(tuple(mine.shape)), tuple(mine.shape)
         return Held(self.tracer.place(mine, False), elements, whole, numbers(mine), trained)
@@ -401,12 +429,16 @@ class Names:
         self.tracer.updating = max(self.tracer.updating - 1, 0)
 
     def end(self) -> None:
-        """Where everything stands at the end."""
+        """Where everything stands at the end; of parameters that no optimizer has updated, where the models' are."""
         with _disable_current_modes():
+            if self.optimizer is None:
+                self.parameters = {name: p for name, (p, _) in self.called().items()}
             for name, tensor in {**self.parameters, **self.states}.items():
                 started = self.tracer.trace.named[name]
                 mine = local(tensor).detach()
                 self.tracer.check([mine])
+                if mine.numel() > started.elements.size:
+                    mine = mine[:started.elements.size]
                 self.tracer.trace.final[name] = Held(self.tracer.place(mine, False), started.elements, started.whole,
                                                      numbers(mine), started.trained)
             for name, (value, first, count) in self.pieces.items():
@@ -461,7 +493,17 @@ class Followed:
     """What `tracing` gives: the trace, the optimizer that made its step last, and what its parameters are called."""
 
     def __init__(self, tracer: Tracer, names: Names):
-        self.trace, self._names = tracer.trace, names
+        self.tracer, self._names = tracer, names
+
+    @property
+    def trace(self) -> Trace:
+        """What was kept so far."""
+        return self.tracer.trace
+
+    def begin_again(self) -> None:
+        """What ran so far, such as what brought new weights home, belongs to the step before."""
+        self.tracer.begin_again()
+        self._names.begin()
 
     @property
     def optimizer(self) -> Any:

@@ -52,7 +52,8 @@ def watch(chosen: Namespace) -> int:
     if single and not Path(single[0]).is_file():
         raise InputError(f"there is no script '{single[0]}'", where="--single")
     try:
-        seen = replace(record(mesh, script, arguments, chosen.limit, single), shims=tuple(chosen.shims))
+        seen = record(mesh, script, arguments, chosen.limit, single)
+        seen = replace(seen, shims=(*seen.shims, *chosen.shims))
     except RunError as error:
         print(f"placealg: {script}: {error}", file=sys.stderr)
         return OPEN
@@ -79,6 +80,10 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
                 raise InputError(f"the run trains no {few} of the model {model.name}, which is taken where --model "
                                  "says none")
             told = judged(seen, None, model, names)
+            alone = seen.lifted is not None and seen.lifted.verdict == CONFORMS
+            if alone and told.verdict != CONFORMS:  # it is the guess that is wrong
+                raise InputError(f"no strategy was found that is this run: {told.strategy} is not, since "
+                                 f"{_first(told)}")
     except InputError as problem:
         if not chosen.strategy and seen.alone:
             raise InputError(f"{problem}; it was not run again beside a single device either: {seen.alone}") from None
@@ -92,6 +97,12 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     else:
         print_lines(page(told, width(), SAYS, command))
     return exit_of(told)
+
+
+def _first(told: Conformance) -> str:
+    """The first thing that is not the program's, or could not be followed."""
+    differences = (*told.comparison.differences, *told.comparison.measured.differences)
+    return differences[0].says if differences else f"{told.comparison.unseen[0].what} could not be followed"
 
 
 def _beside(chosen: Namespace, seen: Seen, command: str, problem: str) -> int:

@@ -26,6 +26,7 @@ MEANS = {
 NOT_SEEN = "other devices' kernels, other backends' collectives, precision and order, data loading, resume"
 NOT_COMPARED = ("how many elements a message has beside those that it carries; what the messages of a ring or between "
                 "stages carry; the order of those that serve different units")
+CHANGED = "the code was changed so that it runs"
 _MOST = 12
 
 
@@ -50,7 +51,8 @@ def page_beside(seen: Seen, problem: str, width: int, command: str = "the run") 
     assert found is not None
     mesh = ", ".join(f"{a} = {n}" for a, n in seen.mesh.items())
     head = line(bold(f"{command} at {mesh} BESIDE A SINGLE DEVICE"), "  ", Span(found.verdict, COLOUR[found.verdict]))
-    return [head, *indent(_lifted(seen, width - 2)), (),
+    shims = prose(f"{CHANGED}: {'; '.join(seen.shims)}", width - 2) if seen.shims else []
+    return [head, *indent(_lifted(seen, width - 2)), *indent(shims), (),
             *indent(prose(f"no program was compared: {problem.partition(' (nor ')[0]}; --model and --name say of which "
                           "model it is, and a strategy what else is asked", width - 2, "dim"))]
 
@@ -119,7 +121,7 @@ def _run(told: Conformance, width: int) -> list[Line]:
     for text in tally.not_compared:
         lines += prose(f"not compared: {text}", width)
     if seen.shims:
-        lines += prose(f"the code was changed so that it runs: {'; '.join(seen.shims)}", width)
+        lines += prose(f"{CHANGED}: {'; '.join(seen.shims)}", width)
     return lines
 
 

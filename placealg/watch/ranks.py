@@ -20,13 +20,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.watch.lift.trace import Group, Trace
 from placealg.watch.seen import Seen, joined
 
 ENDED = 77
 """The exit code of a rank that has written what it saw."""
 
-ALONE = "alone.trace"
-"""The file of what the single device did."""
+ALONE = "alone"
+"""The suffix of the files of what the single device did, one of each stage."""
 
 ALIKE = "alike"
 """The file that stands for ranks whose loaders gave all of them the same."""
@@ -70,12 +71,16 @@ def _started(folder: Path, sizes: str, rank: int, world: int, port: int, script:
     env = {**os.environ, **{k: str(v) for k, v in said.items()}}
     env.setdefault("GLOO_SOCKET_IFNAME", "lo")
     command = [sys.executable, "-m", "placealg.watch.recorder.launch", str(folder), sizes, script, *arguments]
-    with (folder / ("alone.log" if sizes == "--alone" else f"{rank}.log")).open("wb") as log:
+    alone = "alone" if sizes.startswith("--alone") else ""
+    with (folder / f"{alone}{rank}.log").open("wb") as log:
         return subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
 
 
 def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> Seen:
-    """The same with what comes of running all ranks again beside the script at a world of one."""
+    """The same with what comes of running all ranks again beside the script at a world of one.
+
+    A pipeline that does not run so runs one process for each of its stages, on whole batches.
+    """
     if not words:
         return replace(seen, alone="none was asked for")
     if seen.world == 1:
@@ -83,25 +88,74 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
     lost = next(iter(folder.glob("*.lost")), None)
     if lost is not None:
         return replace(seen, alone=f"the ranks' ops were not kept: {lost.read_text()}")
-    processes: list[subprocess.Popen[bytes]] = []
-    with _ended(processes) as starting:
-        with starting():
-            processes.append(_started(folder, "--alone", 0, 1, _free_port(), words[0], words[1:]))
+    traces = [pickle.loads((folder / f"{k}.trace").read_bytes()) for k in range(seen.world)]
+    axis, own, beside, told = stages_along(seen, traces), [], "", ""
+    try:
+        own, beside = _alone(folder, ["--alone"], words, limit), "the script at a world of one"
+        if axis and not _named_as(own[0], traces):
+            own, told = [], "the script at a world of one has parameters of other names"
+    except RunError as error:
+        told = f"the script does not run at a world of one: {error}"
+    if not own and not axis:
+        return replace(seen, alone=told)
+    if not own:
+        ranks = [[r.rank for r in seen.ranks if r.coordinates[axis] == k] for k in range(seen.mesh[axis])]
+        modes = [f"--alone={axis},{','.join(map(str, each))}" for each in ranks]
         try:
-            _wait(processes, folder, limit, "alone")
+            own, beside = _alone(folder, modes, words, limit), (
+                f"the stages of {axis}, one after the other, each once on the whole batch")
         except RunError as error:
-            return replace(seen, alone=f"the script does not run at a world of one: {error}")
+            return replace(seen, alone=f"{told}; nor does each of its stages on the whole batch: {error}")
     lost = next(iter(folder.glob("*.lost")), None)
     if lost is not None:
         return replace(seen, alone=f"the single device's ops were not kept: {lost.read_text()}")
+    from placealg.watch.lift.link import Unlinked, linked, named_apart
     from placealg.watch.lift.told import lifted
 
-    traces = [pickle.loads((folder / f"{k}.trace").read_bytes()) for k in range(seen.world)]
-    own = pickle.loads((folder / ALONE).read_bytes())
+    single = own[0]
+    if len(own) > 1:
+        apart = [dict(trace.named) for trace in own]
+        named_apart(traces, [r.coordinates[axis] for r in seen.ranks], apart)
+        named_apart(own, range(len(own)), apart)
+        try:
+            single = linked(own)
+        except Unlinked as error:
+            return replace(seen, alone=f"its stages are not one device: {error}")
     given = all((folder / f"{k}.batches").is_file() for k in range(seen.world))
-    beside = "the script at a world of one" + (", which reads what the ranks read" if given else "") + (
+    beside += (", which reads what the ranks read" if given else "") + (
         ", all of them the same" if (folder / ALIKE).is_file() else "")
-    return lifted(seen, traces, own, beside, given)
+    return lifted(seen, traces, single, beside, given)
+
+
+def _named_as(single: Trace, traces: Sequence[Trace]) -> bool:
+    """Whether ranks call what they hold as the single device does."""
+    every = {*single.named, *single.tied}
+    return not single.alike and all(every >= {n.partition("@")[0] for n in t.named} and not t.alike for t in traces)
+
+
+def _alone(folder: Path, modes: Sequence[str], words: Sequence[str], limit: float) -> list[Trace]:
+    """Run the script as the single device: once, or once for each stage; what each did."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with _ended(processes) as starting:
+        port = _free_port()
+        for rank, mode in enumerate(modes):
+            with starting():
+                processes.append(_started(folder, mode, rank, len(modes), port, words[0], words[1:]))
+        _wait(processes, folder, limit, "alone")
+    return [pickle.loads((folder / f"{k}.{ALONE}").read_bytes()) for k in range(len(modes))]
+
+
+def stages_along(seen: Seen, traces: Sequence[Trace]) -> str:
+    """The axis along which ranks send to each other, one to one; "" if there is none, or several."""
+    places = {r.rank: r.coordinates for r in seen.ranks}
+    found = set()
+    for trace in traces:
+        for op in trace.ops:
+            if op.name.partition("::")[2] in ("send", "recv_"):
+                ranks = next(v.ranks for v in op.given.values() if isinstance(v, Group))
+                peer = ranks[int(op.given.get("dst", op.given.get("src", 0)))]
+                found |= {a for a in seen.mesh if places[peer][a] != places[trace.rank][a]}
+    return found.pop() if len(found) == 1 else ""
 
 
 @contextmanager
@@ -150,7 +204,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, limit: flo
             aborted, deadline = True, min(deadline, time.monotonic() + 5)
         if wrong and (not min(wrong)[0] or None not in codes or time.monotonic() > deadline):
             _, rank, code = min(wrong)
-            told = _last(folder / f"{name or rank}.log", code)
+            told = _last(folder / f"{name}{rank}.log", code)
             raise RunError(told if name else f"rank {rank}: {told}")
         if all(code == ENDED for code in codes):
             return

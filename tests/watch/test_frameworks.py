@@ -141,13 +141,26 @@ def test_deepspeed_with_a_fault(strategy: str, stage: str, fault: str, mass: str
     assert mass is None or told["edited"]["counterexample"]["mass"] == mass
 
 
+@pytest.mark.parametrize(("stage", "fault", "verdict"), [
+    ("1", "", "CONFORMS"), ("3", "", "CONFORMS"), ("1", "--unpublished", "DIFFERS"), ("3", "--twice", "DIFFERS"),
+    ("3", "--norm", "DIFFERS")])
+def test_deepspeed_beside_its_own_script_on_one_device(stage: str, fault: str, verdict: str, placealg: Run) -> None:
+    """Parts that ZeRO-3 splits, and copies that both update, are known by which elements they are."""
+    script = str(FOLDER / "deepspeed_zero.py")
+    got = placealg("watch", "--mesh", "dp=2", "--single", f"{script} {stage} --together=2", "--model", MODEL,
+                   "--format", "json", "--limit", "500", "--", script, stage, *filter(None, [fault]))
+    assert json.loads(got.out)["single_device"]["verdict"] == verdict
+
+
 @pytest.mark.parametrize(("mesh", "script", "words", "verdict"), [
     ("dp=2", "titan.py", ("2", "1"), "CONFORMS"), ("tp=2", "titan.py", ("1", "2"), "CONFORMS"),
     ("dp=2,tp=2", "titan.py", ("2", "2"), "CONFORMS"), ("dp=2", "titan.py", ("2", "1", "--mean"), "DIFFERS"),
-    ("dp=2", "megatron_gpt.py", ("2", "1"), "CONFORMS"), ("tp=2", "megatron_gpt.py", ("1", "2"), "UNSEEN")])
+    ("dp=2", "megatron_gpt.py", ("2", "1"), "CONFORMS"), ("tp=2", "megatron_gpt.py", ("1", "2"), "CONFORMS"),
+    ("dp=2,tp=2", "megatron_gpt.py", ("2", "2"), "CONFORMS"),
+    ("dp=2,tp=2", "megatron_gpt.py", ("2", "2", "--norms"), "DIFFERS")])
 def test_a_framework_beside_its_own_script_on_one_device(mesh: str, script: str, words: tuple[str, ...], verdict: str,
                                                          placealg: Run) -> None:
-    """Of tensor parallel weights Megatron-Core draws others on each rank than on one device: they are not located."""
+    """Of tensor parallel weights Megatron-Core draws others on each rank than on one device: attributes locate them."""
     together = f" --together={words[0]}" if words[0] != "1" else ""
     got = placealg("watch", "--mesh", mesh, "--single", f"{FOLDER / script} 1 1{together}", "--format", "json",
                    "--limit", "500", "--", str(FOLDER / script), *words)

@@ -93,22 +93,30 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
     "packed.py --turned --length": (DIFFERS, 1),
     **{f"ways.py {way}{wrong}": told for way in ("hand", "functional", "flat", "flat_names", "owned", "experts")
        for wrong, told in (("", (CONFORMS, 0)), (" --wrong", (DIFFERS, 1)))},
+    **{f"stages.py {words}": (CONFORMS, 0) for words in ("GPipe", "1F1B", "1F1B --norm", "Interleaved1F1B")},
+    **{f"stages.py {words}": (DIFFERS, 1) for words in ("1F1B --unscaled", "1F1B --kept", "1F1B --turned",
+                                                        "GPipe --norm --unscaled", "Interleaved1F1B --kept")},
 }
 """Scripts as people write them, of models that no table knows, and what the first command says of them."""
 
 
-FIRST_OF = ("dropout.py --again", "ways.py flat")
+FIRST_OF = ("dropout.py --again", "ways.py flat", "stages.py 1F1B --norm")
+MESHES = {"packed.py": "cp=2", "stages.py": "pp=2"}
 
 
 @pytest.mark.parametrize("words", [w if w in FIRST_OF else pytest.param(w, marks=pytest.mark.slow) for w in SCRIPTS])
 def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[..., Outcome]) -> None:
     script, *more = words.split()
-    mesh = "cp=2" if script == "packed.py" else "dp=2"
-    got = placealg("watch", "--mesh", mesh, "--format", "json", "--", str(FOLDER / script), *more)
+    got = placealg("watch", "--mesh", MESHES.get(script, "dp=2"), "--format", "json", "--", str(FOLDER / script), *more)
     told = json.loads(got.out)
     assert (told["verdict"], got.code) == SCRIPTS[words], told["single_device"]
     assert bool(told["single_device"]["differs"]) is (told["verdict"] == DIFFERS)
     assert ("all of them the same" in told["single_device"]["beside"]) is ("--same" in words)
+
+
+def test_a_stage_that_clips_by_its_own_norm_is_no_part_of_one_device(placealg: Callable[..., Outcome]) -> None:
+    got = placealg("watch", "--mesh", "pp=2", "--", str(FOLDER / "stages.py"), "1F1B", "--own")
+    assert got.code == 2 and "a stage makes a number, such as a norm, of its own gradients" in got.err
 
 
 def test_a_script_that_reads_other_tokens_alone_has_no_single_device(placealg: Callable[..., Outcome]) -> None:

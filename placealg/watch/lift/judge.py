@@ -89,6 +89,8 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) ->
 def _compare(told: Judgement, runs: Sequence[Run], alone: Run, starts: Starts) -> None:
     """Hold every element of every named tensor on every rank against the single device's."""
     for label, final in alone.trace.final.items():
+        if starts.label(label) != label:  # a copy of it, from which it comes
+            continue
         want, began = alone.held(final).ravel(), starts.start(label, final)
         seen = np.zeros(want.size, bool)
         moment = label not in starts.parameters
@@ -165,7 +167,10 @@ class Starts:
 
     def __init__(self, single: Trace, ranks: Sequence[Trace], numbers: Field):
         self.single, self.field = single, numbers
-        self.parameters = {k for k in single.named if not any(k != p and k.startswith(f"{p}.") for p in single.named)}
+        self.copied = {first: k for k in single.named for first in (k.partition("@")[0],) if first not in single.named}
+        """What an optimizer keeps of a parameter that it updates in a copy -> what the single device calls that."""
+        self.parameters = {k for k in single.named if "@" not in k and not any(
+            k != p and k.startswith(f"{p}.") for p in single.named)}
         self.differs: list[Finding] = []
         halved = any(p.dtype in ("bfloat16", "float16") for t in (single, *ranks) for op in t.ops for p in op.written)
         self.tolerance = HALVED if halved else TOLERANCE
@@ -235,6 +240,7 @@ class Starts:
     def label(self, name: str) -> str:
         """What the single device calls a tensor: a further name of a tied one is that of the first."""
         name = name.partition("@")[0]
+        name = self.copied.get(name, name)
         if name in self.single.named:
             return name
         for other, first in self.single.tied.items():
@@ -308,7 +314,7 @@ HALVED = 0.1
 
 def is_count(label: str) -> bool:
     """Whether a named tensor counts steps."""
-    return label.endswith(".step")
+    return label.partition("@")[0].endswith(".step")
 
 
 def parted(held: Held, whole: Held) -> int | None:

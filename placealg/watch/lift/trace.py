@@ -105,8 +105,8 @@ class Trace:
 
     `named` are parameters, and what optimizers keep, as the step began; `final` where they stood when it ended, and
     `gradients` what the optimizer read, with the number of the op before which it did, and the largest number in it.
-    `tied` are further names of a parameter. Of the storages the first `begun` were known when the step began. `lost`
-    says why a trace cannot be run again.
+    `tied` are further names of a parameter; `alike` says that several models had parameters of one name. Of the
+    storages the first `begun` were known when the step began. `lost` says why a trace cannot be run again.
     """
 
     rank: int
@@ -117,6 +117,7 @@ class Trace:
     gradients: dict[str, tuple[int, Place | None, float]] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
+    alike: bool = False
     begun: int = 0
     lost: str = ""
 

@@ -1,6 +1,7 @@
 """One rank of `placealg watch`: run a script, record one of its training steps, write it down, and end.
 
-With `--alone` it is the single device beside the ranks: the script at a world of one, which reads what they read.
+With `--alone` it is the single device beside the ranks: the script at a world of one, which reads what they read, or
+one of the stages of a pipeline.
 
 The model is the outermost module that runs and whose parameters train. A step lasts from the end of one optimizer's
 step to the first forward after the next one's; what a wrapper still does to bring new weights home before the model
@@ -16,20 +17,22 @@ import os
 import pickle
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.distributed import device_mesh
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.watch.ranks import ALIKE, ALONE, ENDED
+from placealg.watch.recorder.alone import one_device, whole_batches
 from placealg.watch.recorder.batches import kept, replayed, same, together
 from placealg.watch.recorder.meshes import axes_of_mesh
 from placealg.watch.recorder.observe import Observation, observe
@@ -37,6 +40,8 @@ from placealg.watch.recorder.parameters import local
 from placealg.watch.recorder.shadows import storage_sum
 from placealg.watch.recorder.trace import Followed, tracing, unwrapped
 from placealg.watch.seen import UNFOLLOWED, RankSeen, Seen
+
+COMPILED = "what torch.compile is given runs as it was written"
 
 
 class Launch:
@@ -55,6 +60,7 @@ class Launch:
         self.stepped = False
         self.begun = False
         self.begins_by_message = False
+        self.compiles = False
         self.bare = False
         """Whether the step that is recorded has no optimizer of torch."""
         self.weights: dict[int, tuple[int, ...]] = {}
@@ -79,6 +85,16 @@ class Launch:
                 return method(group, tensors, *args)
             return between_two
 
+        def as_written(method: Any) -> Any:
+            def compiles(*args: Any, **kwargs: Any) -> Any:
+                self.compiles = True
+                return method(*args, **kwargs)
+            return compiles
+
+        torch._dynamo.config.disable = True  # what is compiled runs no ops that a recorder sees
+        made: Any = nn.Module
+        made.compile, compiled = as_written(made.compile), torch.compile
+        torch.compile = as_written(compiled)
         nn.Module._call_impl = heard
         for name in ("send", "recv", "recv_anysource"):
             setattr(dist.ProcessGroup, name, told(getattr(dist.ProcessGroup, name)))
@@ -152,7 +168,7 @@ class Launch:
         block, self.tracing = self.tracing, None
         try:
             block.__exit__(None, None, None)
-            (self.folder / (ALONE if self.alone else f"{rank}.trace")).write_bytes(pickle.dumps(self.followed.trace))
+            (self.folder / f"{rank}.{ALONE if self.alone else 'trace'}").write_bytes(pickle.dumps(self.followed.trace))
             if self.batches and not self.alone:
                 torch.save(self.batches, self.folder / f"{rank}.batches")
         except Exception as error:  # what is recorded beside it stands
@@ -165,6 +181,11 @@ class Launch:
 
 
     def seen(self, rank: int) -> Seen:
+        """The recording, with what was changed."""
+        shims = (COMPILED,) if self.compiles else ()
+        return replace(self.recorded(rank), shims=shims)
+
+    def recorded(self, rank: int) -> Seen:
         """The recording; without an optimizer of torch, and of flat parameters, nothing is known of messages."""
         if self.observation is None:
             sizes, _, place = axes_of_mesh(self.mesh)
@@ -175,35 +196,24 @@ class Launch:
         return self.observation.seen
 
 
-@contextmanager
-def one_device() -> Iterator[None]:
-    """Meshes have one device, whatever sizes a script says."""
-    made = device_mesh.init_device_mesh
-
-    def of_one(device: str, shape: Any, *args: Any, **kwargs: Any) -> Any:
-        return made(device, (1,) * len(shape), *args, **kwargs)
-
-    device_mesh.init_device_mesh = dist.init_device_mesh = of_one
-    try:
-        yield
-    finally:
-        device_mesh.init_device_mesh = dist.init_device_mesh = made
-
-
 def main(words: list[str]) -> None:
-    """FOLDER MESH SCRIPT ARGS..., or FOLDER --alone SCRIPT ARGS... ."""
+    """FOLDER MESH SCRIPT ARGS..., or FOLDER --alone[=AXIS,RANK,RANK...] SCRIPT ARGS...: ranks that ran this stage."""
     folder, mesh, script, *arguments = words
     torch.set_num_threads(1)
-    alone = mesh == "--alone"
+    alone = mesh.startswith("--alone")
+    axis, *own = mesh.partition("=")[2].split(",") if alone else [""]
     sizes = {} if alone else {a: int(n) for a, _, n in (w.partition("=") for w in mesh.split(",")) if a}
     launch = Launch(Path(folder), sizes, alone)
     launch.start()
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    read = [torch.load(file, weights_only=False) for file in sorted(Path(folder).glob("*.batches"))] if alone else []
+    files = sorted(Path(folder).glob("*.batches")) if alone else []
+    read = [torch.load(file, weights_only=False) for file in files if not own or file.stem in own]
     if len(read) > 1 and all(same(batches, read[0]) for batches in read):
         (Path(folder) / ALIKE).touch()
-    with replayed(together(read)) if read else kept(launch.batches), one_device() if alone else nullcontext():
+    stages = int(os.environ["WORLD_SIZE"])
+    with (replayed(together(read)) if read else kept(launch.batches),
+          one_device(axis, stages) if alone else nullcontext(), whole_batches() if axis else nullcontext()):
         runpy.run_path(script, run_name="__main__")
     if launch.stepped:
         launch.finish()

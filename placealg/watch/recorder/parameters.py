@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch.distributed as dist
 from torch import Size, Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -32,15 +35,25 @@ def first_place(parameter: Any) -> int:
 def whole_shape(parameter: Any) -> Size:
     """The shape of the whole parameter, wherever it rests."""
     shape: Size = getattr(parameter, "ds_shape", parameter.shape)
-    return shape
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return shape
+    return Size(n * (dist.get_world_size(_tensor_parallel()) if k == parameter.partition_dim else 1)
+                for k, n in enumerate(shape))
+
+
+def _tensor_parallel() -> Any:
+    """Megatron-Core's group of ranks over which tensors are cut."""
+    return sys.modules["megatron.core.parallel_state"].get_tensor_model_parallel_group()
 
 
 def split_over(parameter: Any) -> list[tuple[int, ...]]:
     """The groups of ranks over which a parameter is split: of each placement of a DTensor, whatever its mesh calls its
-    dims, and of a parameter that DeepSpeed's ZeRO-3 splits.
+    dims, and of a parameter that DeepSpeed's ZeRO-3 or Megatron-Core splits.
     """
     if not isinstance(parameter, DTensor):
         part = getattr(parameter, "ds_tensor", None)
+        if getattr(parameter, "tensor_model_parallel", False):
+            return [tuple(dist.get_process_group_ranks(_tensor_parallel()))]
         return [] if part is None else [tuple(dist.get_process_group_ranks(parameter.ds_process_group))]
     mesh = parameter.device_mesh
     at = mesh.get_coordinate()
@@ -51,31 +64,51 @@ def split_over(parameter: Any) -> list[tuple[int, ...]]:
 
 
 class Part(NamedTuple):
-    """What a rank holds of a tensor that is cut without a wrapper that says so: elements from a flat place on."""
+    """Which elements of a whole a rank holds, by flat place, where a tensor is cut and no wrapper says it."""
 
-    first: int
-    length: int
+    elements: Any
     whole: tuple[int, ...]
 
 
 def parts_of(models: Sequence[nn.Module]) -> dict[int, Part]:
-    """The parameters, by what `id` says of them, that DeepSpeed's ZeRO-3 or FullyShardedDataParallel cut."""
+    """The parameters, by what `id` says of them, that DeepSpeed's ZeRO-3, FSDP1 or Megatron-Core cut."""
     found: dict[int, Part] = {}
-    for part in models:
-        for parameter in part.parameters():
+    for module in (m for part in models for m in part.modules()):
+        for parameter in module.parameters(recurse=False):
             if getattr(parameter, "ds_tensor", None) is not None:
-                found[id(parameter)] = Part(first_place(parameter), local(parameter).numel(),
-                                            tuple(whole_shape(parameter)))
-        for flat in (m._handle.flat_param for m in part.modules() if getattr(m, "_handle", None) is not None):
-            infos, at, first, count = flat._shard_param_infos, 0, None, 0
-            for info, numel in zip(infos, flat._numels, strict=True):
-                if info.in_shard and first is None:
-                    first = at + info.intra_param_start_idx
-                count, at = count + (info.numel_in_shard or 0), at + numel
-            found[id(flat)] = Part(first or 0, count, (at,))
-            for parameter, info, shape in zip(flat._params or (), infos, flat._shapes, strict=False):
-                found[id(parameter)] = Part(info.intra_param_start_idx or 0, info.numel_in_shard or 0, tuple(shape))
+                found[id(parameter)] = _run(first_place(parameter), local(parameter).numel(), whole_shape(parameter))
+            elif getattr(parameter, "tensor_model_parallel", False):
+                found[id(parameter)] = _sharded(module, parameter)
+        if getattr(module, "_handle", None) is not None:
+            found.update(_flat(module._handle.flat_param))
     return found
+
+
+def _run(first: int, count: int, whole: Iterable[int]) -> Part:
+    return Part(np.arange(first, first + count), tuple(whole))
+
+
+def _flat(flat: Any) -> Iterator[tuple[int, Part]]:
+    """FSDP1's flat parameter, and the parameters that lie in it."""
+    infos, at, first, count = flat._shard_param_infos, 0, None, 0
+    for info, numel in zip(infos, flat._numels, strict=True):
+        if info.in_shard and first is None:
+            first = at + info.intra_param_start_idx
+        count, at = count + (info.numel_in_shard or 0), at + numel
+    yield id(flat), _run(first or 0, count, (at,))
+    for parameter, info, shape in zip(flat._params or (), infos, flat._shapes, strict=False):
+        yield id(parameter), _run(info.intra_param_start_idx or 0, info.numel_in_shard or 0, shape)
+
+
+def _sharded(module: nn.Module, parameter: Any) -> Part:
+    """A part of Megatron-Core's: a block along a dim; of gates beside what they multiply, a block of each."""
+    group, shape, dim = _tensor_parallel(), tuple(whole_shape(parameter)), int(parameter.partition_dim)
+    ranks = dist.get_world_size(group)
+    gated = bool(getattr(getattr(module, "config", None), "gated_linear_unit", False))
+    blocks = 2 if gated and shape[dim] == 2 * module.config.ffn_hidden_size and dim == 0 else 1
+    places = np.arange(prod(shape)).reshape(shape)
+    mine = [np.array_split(block, ranks, dim)[dist.get_rank(group)] for block in np.array_split(places, blocks, dim)]
+    return Part(np.concatenate(mine, dim), shape)
 
 
 def plain_name(name: str) -> str:

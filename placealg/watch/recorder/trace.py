@@ -342,13 +342,16 @@ class Names:
         """Name -> (parameter, whether it trains); of what a functional call puts in its place, the tensor inside."""
         known: dict[int, str] = {}
         found: dict[str, tuple[Tensor, bool]] = {}
-        for part in self.models:
-            for name, parameter in part.named_parameters(remove_duplicate=False):
-                first = known.setdefault(id(parameter), plain_name(name))
-                if first == plain_name(name):
-                    found[first] = unwrapped(parameter), bool(parameter.requires_grad)
+        for k, part in enumerate(self.models):
+            for own, parameter in part.named_parameters(remove_duplicate=False):
+                name, inside = plain_name(own), unwrapped(parameter)
+                if name in found and found[name][0] is not inside and id(parameter) not in known:
+                    name, self.tracer.trace.alike = f"model {k}: {name}", True
+                first = known.setdefault(id(parameter), name)
+                if first == name:
+                    found[first] = inside, bool(parameter.requires_grad)
                 else:
-                    self.tracer.trace.tied[plain_name(name)] = first
+                    self.tracer.trace.tied[name] = first
         return found
 
     def held(self, tensor: Any, trained: bool = True, like: Any = None) -> Held:
@@ -358,8 +361,8 @@ class Names:
         self.tracer.moved([mine])
         part = self.parts.get(id(tensor if like is None else like))
         if part is not None:
-            elements, whole = np.arange(part.first, part.first + part.length), part.whole
-            mine = mine if mine.numel() == part.length else mine[:part.length]  # what is behind it is padding
+            elements, whole = part
+            mine = mine if mine.numel() == elements.size else mine[:elements.size]  # what is behind it is padding
             elements = elements.reshape(tuple(mine.shape))
         else:
             elements, whole = elements_of(tensor if like is None else like)

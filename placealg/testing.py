@@ -25,7 +25,7 @@ from placealg.step.derive import derive
 from placealg.step.edit import Edited
 from placealg.step.program import Step
 from placealg.strategy.spec import Strategy
-from placealg.watch.conformance import judged
+from placealg.watch.conformance import conformance
 from placealg.watch.requirement import need_torch
 from placealg.watch.verdict import Conformance
 
@@ -153,9 +153,10 @@ def assert_trains_as(strategy: str | PathLike[str] | None, step: Callable[[], ob
     `step` runs forward, backward and the optimizer's step, with the gradients of earlier steps cleared. It is called
     twice, and recorded the second time: what a step keeps or loses of the one before is seen there. `model` is what it
     trains, `mesh` a DeviceMesh whose dims have the names of the strategy's axes (see `pa.observe`). `config` is a
-    shipped name, the path of a config.json or a Model; None takes what the strategy's file or the default says. `names`
-    tells parameters that no table knows. Where `strategy` is None, the one is taken that the placements and the
-    gradients' ways tell, and `.rests` of what is returned says on what that rests.
+    shipped name, the path of a config.json or a Model; None takes what the strategy's file says, or a model of which
+    nothing is known but the names of parameters. `names` tells parameters that no table knows. Where `strategy` is
+    None, the one is taken that the placements and the gradients' ways tell, and `.rests` of what is returned says on
+    what that rests.
 
     With a `reference`, three more steps measure how often each token counts in every gradient, which nothing else sees
     inside an op: (the single device's model in float64, a function of it and `batch`). The function gives the losses
@@ -167,10 +168,11 @@ def assert_trains_as(strategy: str | PathLike[str] | None, step: Callable[[], ob
     need_torch()
     from placealg.watch.recorder.record import record
 
-    case = None if strategy is None else read_case(fspath(strategy), config, (), default="gpt")
+    word = None if strategy is None else fspath(strategy)
+    if word is not None:  # what is wrong with it is told before the run
+        read_case(word, config, (), default="gpt")
     seen = record(step, model, mesh, reference=reference, batch=batch, clip=clip)
-    on = config if isinstance(config, Model) else resolve_model(config or "gpt")
-    told = judged(seen, case, on, names)
+    told = conformance(seen, word, config, names)
     if not told.good:
         raise AssertionError(_text(conformance_page(told, _WIDTH, SAYS)))
     return told

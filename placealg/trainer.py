@@ -10,11 +10,10 @@ from placealg.cases.case import read_case
 from placealg.cli.glosses import SAYS
 from placealg.cli.output import write_file
 from placealg.errors import InputError
-from placealg.models.config import resolve_model
 from placealg.models.model import Model
 from placealg.render.conformance import page
 from placealg.render.text_layout import plain
-from placealg.watch.conformance import judged
+from placealg.watch.conformance import conformance
 from placealg.watch.requirement import need_torch
 from placealg.watch.verdict import Conformance
 
@@ -38,8 +37,9 @@ class Callback:
         if step < 1:
             raise InputError(f"a step is recorded after another one: {step} is none", where="step")
         need_torch()
-        self.case = None if strategy is None else read_case(fspath(strategy), config, (), default="gpt")
-        self.model = config if isinstance(config, Model) else resolve_model(config or "gpt")
+        self.strategy, self.config = None if strategy is None else fspath(strategy), config
+        if self.strategy is not None:  # what is wrong with it is told before the run
+            read_case(self.strategy, config, (), default="gpt")
         self.mesh, self.names, self.step, self.output, self.strict = mesh, names, step, output, strict
         self.told: Conformance | None = None
         self._block: Any = None
@@ -73,7 +73,7 @@ class Callback:
 
     def _judge(self) -> None:
         seen = self._observation.seen
-        self.told = told = judged(seen, self.case, self.model, self.names)
+        self.told = told = conformance(seen, self.strategy, self.config, self.names)
         text = "\n".join(plain(each).rstrip() for each in page(told, _WIDTH, SAYS, "the Trainer"))
         if environ.get("RANK", "0") == "0":
             print(text, flush=True)

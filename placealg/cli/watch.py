@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from placealg.cli.verdicts import DONE, FAILED, OPEN
 from placealg.errors import InputError
 from placealg.prover.verdict import UNDECIDED
 from placealg.render.conformance import document, document_beside, page, page_beside
-from placealg.watch.conformance import judged
-from placealg.watch.names import USUAL, lacking, model_by_names
+from placealg.watch.conformance import conformance
+from placealg.watch.names import USUAL
 from placealg.watch.seen import UNFOLLOWED, Seen, joined
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
 
@@ -64,26 +64,8 @@ def watch(chosen: Namespace) -> int:
 
 def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     names = names_said(chosen.names)
-    trained = list(dict.fromkeys(c.parameter for rank in seen.ranks for c in rank.chains))
-    usual = None if chosen.model else model_by_names(trained, names)
     try:
-        if chosen.strategy:
-            case = read_case(chosen.strategy, chosen.model, (), default=usual or USUAL, **options(chosen))
-            told = judged(seen, case, case.model, names)
-        else:
-            model = usual or model_of(chosen.model or USUAL, **options(chosen))
-            if any(UNFOLLOWED in rank.unseen for rank in seen.ranks):
-                raise InputError(f"not followed is {UNFOLLOWED}")
-            left = lacking(trained, model, names) if seen.lifted is not None and not chosen.model else ()
-            if left:
-                few = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
-                raise InputError(f"the run trains no {few} of the model {model.name}, which is taken where --model "
-                                 "says none")
-            told = judged(seen, None, model, names)
-            alone = seen.lifted is not None and seen.lifted.verdict == CONFORMS
-            if alone and told.verdict != CONFORMS:  # it is the guess that is wrong
-                raise InputError(f"no strategy was found that is this run: {told.strategy} is not, since "
-                                 f"{_first(told)}")
+        told = _told(chosen, seen, names)
     except InputError as problem:
         if not chosen.strategy and seen.alone:
             raise InputError(f"{problem}; it was not run again beside a single device either: {seen.alone}") from None
@@ -97,6 +79,18 @@ def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     else:
         print_lines(page(told, width(), SAYS, command))
     return exit_of(told)
+
+
+def _told(chosen: Namespace, seen: Seen, names: Mapping[str, str]) -> Conformance:
+    """The verdict on a recording beside the program of a strategy, or of the one that is read off it."""
+    if not chosen.strategy and not any(rank.chains for rank in seen.ranks):
+        raise InputError(f"not followed is {UNFOLLOWED}")
+    told = conformance(seen, chosen.strategy, chosen.model, names, **options(chosen))
+    if chosen.strategy:
+        return told
+    if seen.lifted is not None and seen.lifted.verdict == CONFORMS and told.verdict != CONFORMS:
+        raise InputError(f"no strategy was found that is this run: {told.strategy} is not, since {_first(told)}")
+    return told
 
 
 def _first(told: Conformance) -> str:

@@ -117,16 +117,19 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     if drawn:
         tally.not_compared.append(f"random numbers, which {', '.join(drawn)} draws: which ranks draw the same ones")
     raw += [(-1, d) for d in wires.at_rest()]
-    raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
-    raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
-    every = (counts(step, seen), afterwards(seen), inputs(step, seen, tally), settings(seen, names, group_of, tally))
-    raw += [(-1, d) for told in every for d in told]
-    if not any(d.kind in ("clip", "norm", "order") for _, d in raw):
-        raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]
+    raw += [(-1, d) for told in (counts(step, seen), settings(seen, names, group_of, tally)) for d in told]
+    settled = seen.lifted is not None and not seen.lifted.differs and not seen.lifted.unseen
+    if not settled:  # else every element is known to end as it should
+        raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
+        raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
+        raw += [(-1, d) for told in (afterwards(seen), inputs(step, seen, tally)) for d in told]
+        if not any(d.kind in ("clip", "norm", "order") for _, d in raw):
+            raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]
     raw = _one_number(raw, step, seen, weighed, tally, unseen)
     wrong = {d.group for _, d in raw if d.kind != "clip"}  # replicas of these differ because of what a step did
-    raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
-    raw += [(-1, d) for d in ends(step, seen, names, group_of) if d.group not in wrong]
+    if not settled:
+        raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
+        raw += [(-1, d) for d in ends(step, seen, names, group_of) if d.group not in wrong]
     loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)
     if not loss and not weighed.good:
         unseen.append((-1, Unseen("", "by what the loss multiplies tokens: measure weights beside a single device")))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from statistics import median
-from typing import Any
+from typing import Any, Unpack
 
-from placealg.cases.case import CommandCase
+from placealg.cases.case import CommandOptions, model_of, read_case
 from placealg.check.edit_folding import folded
 from placealg.check.kernel import kernel
 from placealg.check.prove import prove
@@ -26,6 +26,8 @@ from placealg.strategy.vocabulary import OPTIMIZERS
 from placealg.strategy.write import toml_table, write_strategy
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.differences import Difference
+from placealg.watch.names import USUAL, model_by_names
+from placealg.watch.opaque import opaque
 from placealg.watch.propose import Proposal, proposals
 from placealg.watch.seen import CLIPPED, Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
@@ -44,11 +46,21 @@ def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = 
     return _judged(strategy, model, seen, edits, names, *nearest(strategy, model, seen, edits, names))
 
 
-def judged(seen: Seen, case: CommandCase | None, model: Model, names: Mapping[str, str] | None) -> Conformance:
-    """A recording held against a case, or against the strategy on `model` that is read off it where there is none."""
-    if case is None:
-        return judge_proposed(model, seen, names)
-    return judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
+def conformance(seen: Seen, strategy: str | None, config: Model | str | None, names: Mapping[str, str] | None = None,
+                **said: Unpack[CommandOptions]) -> Conformance:
+    """A recording held against the strategy of a word, or without one against that which is read off it.
+
+    Without `config`, and where the strategy's file says none, the model is one of those here whose parameters have the
+    names of the run's, or one of which nothing is known but these.
+    """
+    model: Model | str = config or USUAL
+    trained = list(dict.fromkeys(c.parameter for rank in seen.ranks for c in rank.chains))
+    if not config and not names and trained:
+        model = model_by_names(trained) or opaque(trained)
+    if strategy:
+        case = read_case(strategy, config, (), default=model, **said)
+        return judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
+    return judge_proposed(model_of(model, **said) if isinstance(model, str) else model, seen, names)
 
 
 def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = None) -> Conformance:

@@ -45,11 +45,11 @@ def traced(name: str, _rank: int = 0) -> Any:
 
 
 class Spoiler(TorchDispatchMode):
-    """Makes of what one op writes something else, by ops that others see."""
+    """Makes of what one op writes something else, by ops that others see; or keeps it, or puts what another kept."""
 
-    def __init__(self, at: int, how: str):
+    def __init__(self, at: int, how: str, kept: Any = None):
         super().__init__()
-        self.at, self.how, self.count, self.what = at, how, -1, ""
+        self.at, self.how, self.count, self.what, self.kept = at, how, -1, "", kept
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(wrapper(t) for t in types):
@@ -62,7 +62,15 @@ class Spoiler(TorchDispatchMode):
         self.count += 1
         if self.count == self.at:
             self.what = f"{func._schema.name} {self.how} {tuple(written[0].shape)}"
-            spoil(written[0], self.how)
+            if self.how == "kept":
+                self.kept = written[0].detach().clone()
+            elif self.how == "another's":
+                other = self.kept
+                if other is not None and other.shape == written[0].shape:
+                    with torch.no_grad():
+                        written[0].copy_(other)
+            else:
+                spoil(written[0], self.how)
         return made
 
 
@@ -82,13 +90,27 @@ def spoil(tensor: torch.Tensor, how: str) -> None:
 
 
 WAYS = ("negated", "scaled", "zeroed", "shuffled", "moved")
+MORE = (*WAYS, "another's", "twice")
+"""Besides: what the same op of another rank has made, and a microbatch that a rank reads again for the next one."""
 
 
-def spoiled(job: tuple[str, int], rank: int) -> Any:
+def others(name: str, at: int, rank: int, who: int) -> Any:
+    """What the op with a number makes on the rank behind `who`; every rank calls it."""
+    system, _, data = made(EVERY[name])
+    system.step(TrafficCounter(), data)
+    keeper = Spoiler(at if rank != who else -1, "kept")
+    with keeper:
+        system.step(TrafficCounter(), data)
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, keeper.kept)
+    return every[(who + 1) % len(every)]
+
+
+def spoiled(job: tuple[str, int, tuple[str, ...]], rank: int) -> Any:
     """(the trace of a step in which one op of one rank is spoiled, how far its end is from the right one, the op)."""
     from placealg.watch.recorder.trace import tracing
 
-    name, seed = job
+    name, seed, ways = job
     draw = random.Random(seed)
     try:
         ends = []
@@ -102,10 +124,14 @@ def spoiled(job: tuple[str, int], rank: int) -> Any:
                 most: list[Any] = [None] * dist.get_world_size()
                 dist.all_gather_object(most, counted.count)
                 who = draw.randrange(len(most))
-                spoiler = Spoiler(draw.randrange(most[who] + 1) if who == rank else -1, draw.choice(WAYS))
+                at, how = draw.randrange(most[who] + 1), draw.choice(ways)
+                donor = others(name, at, rank, who) if how == "another's" else None
+                spoiler = Spoiler(at if who == rank and how != "twice" else -1, how, donor)
                 draw = random.Random(seed)  # every rank draws alike
             else:
                 models = watched(system)
+                if how == "twice" and who == rank and len(data) > 1:
+                    data, spoiler.what = [data[0], data[0], *data[2:]], "a microbatch twice"
                 with tracing(models) as followed, spoiler:
                     system.step(TrafficCounter(), data)
             ends.append({n: part_of(p).detach().clone() for part in (

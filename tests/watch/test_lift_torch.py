@@ -135,7 +135,7 @@ def test_a_change_of_any_op_is_told(seed: int) -> None:
 
     name = FIRST[seed % len(FIRST)]
     world = lifted.EVERY[name].world
-    found = next(ranks.run(world, lifted.spoiled, [(name, seed)], 120.0))
+    found = next(ranks.run(world, lifted.spoiled, [(name, seed, lifted.WAYS)], 120.0))
     assert all(isinstance(f, tuple) for f in found), found
     what = next((f[2] for f in found if f[2]), "nothing, as fewer ops ran")
     told = judge([f[0] for f in found], lifted.alone(name))

@@ -19,6 +19,7 @@ from placealg.prover.verdict import UNDECIDED
 from placealg.render.conformance import document, document_beside, page, page_beside
 from placealg.watch.conformance import conformance
 from placealg.watch.names import USUAL
+from placealg.watch.opaque import NAMELESS
 from placealg.watch.seen import UNFOLLOWED, Seen, joined
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
 
@@ -88,7 +89,8 @@ def _told(chosen: Namespace, seen: Seen, names: Mapping[str, str]) -> Conformanc
     told = conformance(seen, chosen.strategy, chosen.model, names, **options(chosen))
     if chosen.strategy:
         return told
-    if seen.lifted is not None and seen.lifted.verdict == CONFORMS and told.verdict != CONFORMS:
+    ends = seen.lifted.verdict if seen.lifted is not None else UNSEEN
+    if told.verdict != CONFORMS and (ends == CONFORMS or (ends == UNSEEN and told.report.model == NAMELESS)):
         raise InputError(f"no strategy was found that is this run: {told.strategy} is not, since {_first(told)}")
     return told
 

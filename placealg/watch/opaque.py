@@ -12,6 +12,9 @@ from placealg.models.build import graph
 from placealg.models.model import Model
 from placealg.models.names import NUMBER
 
+NAMELESS = "this model"
+"""What such a model is called."""
+
 _LAYER = re.compile(r"(?:^|(?<=\.))\d+\.")
 
 
@@ -56,5 +59,5 @@ def _model(units: dict[str, tuple[list[str], list[int], str]]) -> Model:
             called[own[-1].name] = f"{prefix}{NUMBER}.{rest}" if numbers[0] >= 0 else f"{prefix}.{rest}".rstrip(".")
         x = g.opaque(f"{unit}.out", x, *own, to="batch")
     g.sum("loss.sum", x)
-    return replace(Model.of_graph("this model", g.build(), source="the names of a run's parameters"),
+    return replace(Model.of_graph(NAMELESS, g.build(), source="the names of a run's parameters"),
                    names=FrozenMap(called), where=FrozenMap({u: tuple(n) for u, (_, n, _) in units.items()}))

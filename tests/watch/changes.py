@@ -19,6 +19,7 @@ from placealg.measure import ranks
 from placealg.watch.lift.judge import CONFORMS, DIFFERS, UNSEEN, judge
 
 SAME_NUMBERS = 1e-6
+VERDICTS = (DIFFERS, UNSEEN, CONFORMS, "WRONG", "failed")
 
 
 def changed(name: str, each: int) -> tuple[Counter[str], Counter[str]]:
@@ -57,16 +58,16 @@ def main() -> None:
     total: Counter[str] = Counter()
     causes: Counter[str] = Counter()
     began = time.monotonic()
-    print("| set-up | differ | unseen | conform, the same | conform, another update | fail |\n|---|---|---|---|---|---|")
+    print("| set-up | differ | unseen | conform, the same | conform, another update | fail |")
+    print("|---|---|---|---|---|---|")
     for name in RIGHT:
         if words and not any(w in name for w in words):
             continue
         found, why = changed(name, each)
-        print("|", " | ".join(map(str, (name, *(found[k] for k in (DIFFERS, UNSEEN, CONFORMS, "WRONG", "failed"))))), "|",
-              flush=True)
+        print("|", " | ".join((name, *(str(found[k]) for k in VERDICTS))), "|", flush=True)
         total += found
         causes += why
-    print("| all |", " | ".join(str(total[k]) for k in (DIFFERS, UNSEEN, CONFORMS, "WRONG", "failed")), "|")
+    print("| all |", " | ".join(str(total[k]) for k in VERDICTS), "|")
     print(f"{time.monotonic() - began:.0f} s; unseen: {causes.most_common(8)}")
 
 

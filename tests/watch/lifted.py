@@ -45,11 +45,11 @@ def traced(name: str, _rank: int = 0) -> Any:
 
 
 class Spoiler(TorchDispatchMode):
-    """Makes of what one op writes something else, by ops that others see; or keeps it, or puts what another kept."""
+    """Makes of what one op writes something else, by ops that others see: on one rank, of which others may send it."""
 
-    def __init__(self, at: int, how: str, kept: Any = None):
+    def __init__(self, at: int, how: str, who: int = -1):
         super().__init__()
-        self.at, self.how, self.count, self.what, self.kept = at, how, -1, "", kept
+        self.at, self.how, self.count, self.what, self.who = at, how, -1, "", who
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(wrapper(t) for t in types):
@@ -62,14 +62,13 @@ class Spoiler(TorchDispatchMode):
         self.count += 1
         if self.count == self.at:
             self.what = f"{func._schema.name} {self.how} {tuple(written[0].shape)}"
-            if self.how == "kept":
-                self.kept = written[0].detach().clone()
-            elif self.how == "another's":
-                other = self.kept
-                if other is not None and other.shape == written[0].shape:
+            if self.how == "another's":
+                sent = written[0].detach().clone(memory_format=torch.contiguous_format)
+                dist.broadcast(sent, (self.who + 1) % dist.get_world_size())
+                if dist.get_rank() == self.who:
                     with torch.no_grad():
-                        written[0].copy_(other)
-            else:
+                        written[0].copy_(sent)
+            elif dist.get_rank() == self.who:
                 spoil(written[0], self.how)
         return made
 
@@ -91,19 +90,7 @@ def spoil(tensor: torch.Tensor, how: str) -> None:
 
 WAYS = ("negated", "scaled", "zeroed", "shuffled", "moved")
 MORE = (*WAYS, "another's", "twice")
-"""Besides: what the same op of another rank has made, and a microbatch that a rank reads again for the next one."""
-
-
-def others(name: str, at: int, rank: int, who: int) -> Any:
-    """What the op with a number makes on the rank behind `who`; every rank calls it."""
-    system, _, data = made(EVERY[name])
-    system.step(TrafficCounter(), data)
-    keeper = Spoiler(at if rank != who else -1, "kept")
-    with keeper:
-        system.step(TrafficCounter(), data)
-    every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, keeper.kept)
-    return every[(who + 1) % len(every)]
+"""Besides: what the same op of the next rank has made, and a microbatch that a rank reads again for the next one."""
 
 
 def spoiled(job: tuple[str, int, tuple[str, ...]], rank: int) -> Any:
@@ -125,8 +112,9 @@ def spoiled(job: tuple[str, int, tuple[str, ...]], rank: int) -> Any:
                 dist.all_gather_object(most, counted.count)
                 who = draw.randrange(len(most))
                 at, how = draw.randrange(most[who] + 1), draw.choice(ways)
-                donor = others(name, at, rank, who) if how == "another's" else None
-                spoiler = Spoiler(at if who == rank and how != "twice" else -1, how, donor)
+                if how == "another's" and len(set(most)) > 1:  # ranks that run other ops do not meet there
+                    how = "moved"
+                spoiler = Spoiler(at if how != "twice" else -1, how, who)
                 draw = random.Random(seed)  # every rank draws alike
             else:
                 models = watched(system)

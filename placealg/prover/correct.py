@@ -9,7 +9,7 @@ version. Nothing here depends on how a program came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import z3
@@ -201,6 +201,7 @@ def _always(update: str, rank: Mapping[str, Position]) -> Bool:
     return z3.BoolVal(True)
 
 
+@lru_cache(maxsize=2**12)
 def wrong_version(version: Version, want: int, right: Right = _always) -> Bool:
     """The device does not hold version `want`; `right(update, rank)` says whether an update was right on a rank."""
     if isinstance(version, Choice):

@@ -42,11 +42,17 @@ class Flows:
     def __init__(self, step: Step):
         self.step = step
         self._known: dict[object, Flow] = {}
+        self._at: dict[str, Flow] = {}
         self._reading: dict[tuple[str, str, str], bool] = {}
         self._restricted = [e for e in step.phase(*LOOPED) if e.at and (e.on_tensor or e.value in FOLLOWED)]
 
     def at(self, position: str) -> Flow:
         """The flow of a microbatch at `position`."""
+        if position not in self._at:
+            self._at[position] = self._followed(position)
+        return self._at[position]
+
+    def _followed(self, position: str) -> Flow:
         whole = self.step.reference.whole
         key = (frozenset(e.path for e in self._restricted if takes_part(e.at, position)),
                counted(self.step, position) if whole else frozenset())

@@ -8,7 +8,7 @@ multiple of Psi_unit if that unit is the largest; anything else is written in th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -19,13 +19,14 @@ import sympy
 from placealg.arith import Monomial, parse
 from placealg.cost.algebra import tidy
 from placealg.cost.divisibility import Divides
-from placealg.cost.formula import Formula, expression, symbol
+from placealg.cost.expressions import EXPRESSIONS, monomial, symbol
+from placealg.cost.formula import Formula
 from placealg.cost.held import Share
 from placealg.cost.shards import Piece, filled, largest_share
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
-from placealg.polynomial import Polynomial, add
+from placealg.polynomial import Polynomial, R, Ring, add
 from placealg.step.program import Group, Reference
 
 Part = tuple[str, str, Share]
@@ -151,22 +152,20 @@ class Amounts:
         """Whether Psi and Psi_unit are written: not for a stage, which has only a part of the parameters."""
         return not self.reference.pipeline.axis
 
-    def size(self, group: Group, name: str) -> Any:
+    def size(self, group: Group, name: str, ring: Ring[R]) -> R:
         """Bytes per element: a symbol, or the number that the group has in its place, or arithmetic over both."""
-        return expression(name, SYMBOLS, lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n))
+        found: R = _size(name, group.types, ring)
+        return found
 
-    def element(self, group: Group, name: str) -> Polynomial:
-        """Bytes per element as a sum of monomials; see `size`."""
-        return _element(name, group.types)
-
-    def linear(self, tally: Tally) -> dict[Part, Any]:
+    def linear(self, tally: Tally, ring: Ring[Any] = EXPRESSIONS) -> dict[Part, Any]:
         """The coefficients of a tally of buffers: sizes over shares, summed."""
         form: dict[Part, Any] = {}
         for (name, part, size, share), count in tally.items():
             group = self.reference.group(name)
             cut = filled(self.reference, group, share)
-            term = sympy.expand(count * self.size(group, size) / devices(share - cut))
-            form[name, part, cut] = form.get((name, part, cut), sympy.S.Zero) + term
+            times = Monomial.number(count) / Monomial.of(*sorted(share - cut))
+            term = ring.spread(self.size(group, size, ring) * ring.of(times))
+            form[name, part, cut] = form[name, part, cut] + term if (name, part, cut) in form else term
         return form
 
     def write(self, form: Linear, name_unit: bool = False) -> tuple[Any, str]:
@@ -347,20 +346,9 @@ def _bytes(size: str, group: Group) -> Monomial:
 
 
 @lru_cache(4096)
-def _element(size: str, types: FrozenMap[str, str]) -> Polynomial:
-    return Polynomial.read(size, {n: Polynomial.read(t) for n, t in types.items()})
-
-
-def devices(axes: Iterable[str]) -> Any:
-    """The product of the sizes of `axes`."""
-    return sympy.Mul(*(symbol(a) for a in sorted(axes)))
+def _size(size: str, types: FrozenMap[str, str], ring: Ring[Any]) -> Any:
+    return ring.read(size, {n: ring.read(t, {}) for n, t in types.items()})
 
 
 def _difference(a: Any, b: Any) -> Any:
     return sympy.S.Zero if a == b else a if b == 0 else sympy.expand(a - b)
-
-
-def monomial(value: Monomial) -> Any:
-    """The SymPy expression of a monomial."""
-    number = sympy.Rational(value.coefficient.numerator, value.coefficient.denominator)
-    return sympy.Mul(number, *(symbol(n) ** p for n, p in value.powers))

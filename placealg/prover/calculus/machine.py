@@ -16,10 +16,8 @@ from placealg.prover.calculus.positions import OWNER, Pairs
 from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.step.program import Group, Reference
-from placealg.step.verbs import LOSS_SCALE
+from placealg.step.verbs import STATES
 
-STATES = ("weight", "master", "moments", "average")
-GLOBALS = ("step", "rng", LOSS_SCALE)
 Key = tuple[str, str]
 
 

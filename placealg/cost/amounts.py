@@ -52,6 +52,9 @@ class Amounts:
     reference: Reference
     rules: tuple[Divides, ...] = ()
     largest: str = field(init=False)
+    _sums: dict[Part, Polynomial] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _buffers: dict[Buffer, Polynomial] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[Monomial, Monomial] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         numbers = {u.name: sum((self._number(g) for g in self.of_unit(u.name)), Fraction(0))
@@ -260,23 +263,13 @@ class Amounts:
             self._sums[part] = self._sum(*part)
         return self._sums[part]
 
-    @cached_property
-    def _sums(self) -> dict[Part, Polynomial]:
-        return {}
-
     def _sum(self, name: str, which: str, cut: Share) -> Polynomial:
         group = self.reference.group(name)
-        total: dict[Monomial, Fraction] = {}
         if self.reference.abstract and which == "others":
             return Polynomial.name(f"{name} of the others")
-        pieces = largest_share(self.reference, group, cut) if cut else ()
-        for one in map(self._opaque, pieces) if cut else group.elements:
-            if which == "one":
-                add(total, self.known(one))
-            else:
-                add(total, self.known(one * group.count))
-                add(total, self.known(one), -1)
-        return Polynomial.collected(total)
+        listed = [*map(self._opaque, largest_share(self.reference, group, cut))] if cut else group.elements
+        one = Polynomial.of(map(self.known, listed))
+        return one if which == "one" else Polynomial.of(self.known(m * group.count) for m in listed) - one
 
     def _opaque(self, piece: Piece) -> Monomial:
         """A piece as a monomial in which one factor is the name of a whole quotient."""
@@ -296,10 +289,6 @@ class Amounts:
             add(found, self.known(term), coefficient)
         return Polynomial.collected(found)
 
-    @cached_property
-    def _known(self) -> dict[Monomial, Monomial]:
-        return {}
-
     def spelled(self, part: Part) -> Polynomial:
         """The elements of a part; for an abstract unit, `others` is written as Psi less one instance."""
         if self.reference.abstract and part[1] == "others":
@@ -315,10 +304,6 @@ class Amounts:
             per = _bytes(size, group) / Monomial.of(*(share - cut))
             self._buffers[buffer] = self.elements((name, part, cut)).times(per)
         return self._buffers[buffer]
-
-    @cached_property
-    def _buffers(self) -> dict[Buffer, Polynomial]:
-        return {}
 
 
 def known(value: Monomial, sizes: Mapping[str, int]) -> Monomial:

@@ -6,7 +6,7 @@ code that shares with them the buffers, the pictures and the rows of events, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from placealg.cost.activations import in_bytes
 from placealg.cost.amounts import Amounts, Tally
@@ -40,7 +40,7 @@ def _memory(walk: Walk) -> dict[str, Figure]:
     amounts, rest = walk.amounts, walk.rest
     found = {f"memory.{state}": Figure((bytes_of(amounts, tally),)) for state, tally in walk.resting.items()}
     states = bytes_of(amounts, rest)
-    transient = _largest(amounts, walk.transient)
+    transient = tuple(dict.fromkeys(bytes_of(amounts, states) for states, _ in walk.transient))
     found |= {"memory.states": Figure((states,)), "memory.transient": Figure(transient)}
     found |= {f"memory.{tier}": Figure(_held(walk, walk.on_tier(tier), tier, Tally())) for tier in MEMORY_TIERS[1:]}
     kept = walk.tensors.waited_sum()
@@ -64,33 +64,24 @@ def bytes_of(amounts: Amounts, tally: Tally) -> Polynomial:
     return Polynomial.total(amounts.spelled(part) * each for part, each in amounts.linear(tally, SUMS).items())
 
 
-def _largest(amounts: Amounts, best: Iterable[Held]) -> tuple[Polynomial, ...]:
-    return tuple(dict.fromkeys(bytes_of(amounts, states) for states, _ in best))
-
-
 def _sent(walk: Walk) -> dict[str, Figure]:
-    every = [row for row in rows(walk) if not row.left_out]
-    counted = [row for row in every if row.event.verb not in LINKS]
-    amounts = {id_: row_sum(walk, row) for id_, row in enumerate(every)}
-    of = dict(zip(range(len(every)), every, strict=True))
+    every = [(row, ",".join(row.event.axes), row_sum(walk, row)) for row in rows(walk) if not row.left_out]
+    inside = [each for each in every if each[0].event.verb not in LINKS]
 
-    def total(chosen: Iterable[int]) -> Figure:
-        return Figure((Polynomial.total(amounts[k] for k in chosen),))
+    def by(prefix: str, key: Callable[[Carried, str], str]) -> dict[str, Figure]:
+        found: dict[str, list[Polynomial]] = {}
+        for row, axes, volume in inside:
+            found.setdefault(key(row, axes), []).append(volume)
+        return {f"{prefix}{name}": Figure((Polynomial.total(volumes),)) for name, volumes in found.items()}
 
-    inside = [k for k, row in of.items() if row in counted]
-    axes = {k: ",".join(of[k].event.axes) for k in inside}
-    kinds = dict.fromkeys((axes[k], of[k].collective) for k in inside)
-    found = {"communication.total": total(inside)}
-    found |= {f"communication.by_axes.{a}": total(k for k in inside if axes[k] == a)
-              for a in dict.fromkeys(axes.values())}
-    found |= {f"communication.by_phase.{p}": total(k for k in inside if of[k].event.phase == p)
-              for p in dict.fromkeys(of[k].event.phase for k in inside)}
-    found |= {f"communication.{tier}_link": total(k for k, row in of.items() if row.collective == f"{tier} link")
-              for tier in MEMORY_TIERS[1:]}
-    found |= {f"sent.{a}.{kind}": total(k for k in inside if (axes[k], of[k].collective) == (a, kind))
-              for a, kind in kinds}
-    return found | {f"runs.{a}": _runs(walk, [of[k] for k in inside if axes[k] == a])
-                    for a in dict.fromkeys(axes.values())}
+    return {"communication.total": Figure((Polynomial.total(volume for *_, volume in inside),)),
+            **by("communication.by_axes.", lambda row, axes: axes),
+            **by("communication.by_phase.", lambda row, axes: row.event.phase),
+            **{f"communication.{tier}_link": Figure((Polynomial.total(
+                sent for row, _, sent in every if row.collective == f"{tier} link"),)) for tier in MEMORY_TIERS[1:]},
+            **by("sent.", lambda row, axes: f"{axes}.{row.collective}"),
+            **{f"runs.{name}": _runs(walk, [row for row, axes, _ in inside if axes == name])
+               for name in dict.fromkeys(axes for _, axes, _ in inside)}}
 
 
 def row_sum(walk: Walk, row: Carried, factor: Polynomial | None = None) -> Polynomial:

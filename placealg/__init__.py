@@ -195,7 +195,7 @@ def compare(*what: Given, model: Model | str | None = None, **sizes: Any) -> Com
     """
     from placealg.cases.given import check_given, rules_of, side_of
     from placealg.cost.costs import Costs
-    from placealg.cost.formula import exact_size
+    from placealg.cost.expressions import exact_size
     from placealg.cost.memory import chosen
     from placealg.errors import InputError
     from placealg.render.compare import Compared, Comparison

@@ -202,8 +202,8 @@ REDISTRIBUTIONS: tuple[Redistribution, ...] = (
     Redistribution(S, I, "all_gather", "(n - 1)/n", "slice"),
     Redistribution(S, R, "all_gather", "(n - 1)/n", "reduce_scatter"),
     Redistribution(S, P, "zero-pad", "0", "slice"),
-    Redistribution(P, I, "all_reduce", "2*(n - 1)/n", "none"),
-    Redistribution(P, R, "all_reduce", "2*(n - 1)/n", "all_reduce"),
+    Redistribution(P, I, "all_reduce", "2*((n - 1)/n)", "none"),
+    Redistribution(P, R, "all_reduce", "2*((n - 1)/n)", "all_reduce"),
     Redistribution(P, S, "reduce_scatter", "(n - 1)/n", "all_gather"),
     Redistribution(S, S, "all_to_all", "(n - 1)/n**2", "all_to_all"),
 )

@@ -8,11 +8,12 @@ sign. Any other name is positive; one that is no identifier is arithmetic, whose
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
 from math import comb, lcm
+from typing import Generic, Protocol, Self, TypeVar
 
 from placealg.arith import FUNCTIONS, ONE, Expr, Monomial, parse
 from placealg.errors import InputError
@@ -76,6 +77,15 @@ class Polynomial:
         """One size."""
         return Polynomial.of([Monomial.of(name)])
 
+    @staticmethod
+    def total(parts: Iterable[Polynomial]) -> Polynomial:
+        """The sum of sums."""
+        total: dict[Monomial, Fraction] = {}
+        for part in parts:
+            for m, c in part.terms.items():
+                total[m] = total[m] + c if m in total else c
+        return Polynomial.collected(total)
+
     def monomials(self) -> list[Monomial]:
         """The terms, each with its coefficient."""
         return [Monomial(c, m.powers) for m, c in self.terms.items()]
@@ -85,10 +95,7 @@ class Polynomial:
         return tuple(sorted({n for m in self.terms for n in m.names()}))
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        total = dict(self.terms.items())
-        for m, c in other.terms.items():
-            total[m] = total[m] + c if m in total else c
-        return Polynomial.collected(total)
+        return Polynomial.total((self, other))
 
     def __neg__(self) -> Polynomial:
         return Polynomial(FrozenMap({m: -c for m, c in self.terms.items()}))
@@ -198,6 +205,34 @@ class Polynomial:
         listed = sorted(self.monomials(), key=lambda m: (not m.powers, m.powers))
         text = " + ".join(map(str, listed)) or "0"
         return text.replace("+ -1*", "- ").replace("+ -", "- ")
+
+
+class Summable(Protocol):
+    """What can be added and multiplied."""
+
+    def __add__(self, other: Self, /) -> Self: ...
+    def __mul__(self, other: Self, /) -> Self: ...
+
+
+R = TypeVar("R", bound=Summable)
+
+
+@dataclass(frozen=True, slots=True)
+class Ring(Generic[R]):
+    """What sums and products of sizes are made of: a figure that is written over a ring is written once.
+
+    `read` is arithmetic, with values in the place of some names; `of` a monomial; `spread` a value multiplied out.
+    With `known`, numbers that are known take the place of sizes.
+    """
+
+    read: Callable[[str, Mapping[str, R]], R]
+    of: Callable[[Monomial], R]
+    spread: Callable[[R], R]
+    known: bool
+
+
+SUMS: Ring[Polynomial] = Ring(Polynomial.read, lambda m: Polynomial.of([m]), lambda total: total, True)
+"""Sums of monomials."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from placealg.arith import Monomial
 from placealg.check.formulas import compare
 from placealg.cost.comparison import Answer, Claim, Over, read_claim
 from placealg.cost.costs import Costs, figure
-from placealg.cost.formula import Formula, Size, exact_size
+from placealg.cost.expressions import Size, exact_size
+from placealg.cost.formula import Formula
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.model import Model

@@ -28,9 +28,9 @@ from placealg.cli.glosses import (
 from placealg.cli.key_explanations import fields, keys
 from placealg.cli.published import names as published
 from placealg.cli.time_words import times_and_machines
-from placealg.cost.certain import LEAST
 from placealg.cost.communication import communication
 from placealg.cost.memory import memory
+from placealg.cost.memory_hypotheses import LEAST
 from placealg.errors import InputError, shown
 from placealg.mesh import SYMBOLS
 from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES, Redistribution
@@ -125,7 +125,7 @@ def cheap(asked: Asked) -> Iterator[Explained]:
         yield Explained(name, "hypothesis", sentences, *ASSUMED[name], "placealg/prover/examine.py, hypotheses")
     for name, says in LEAST.items():
         yield Explained(name, "hypothesis", (f"{says[0].upper()}{says[1:]}.", *HELD_LESS[name]), *ASSUMED[name],
-                        "placealg/cost/certain.py, LEAST")
+                        "placealg/cost/memory_hypotheses.py, LEAST")
     for name, (sentences, example) in REPORT.items():
         yield Explained(name, "word of a report", sentences, "", example, "docs/proofs.md")
     yield from times_and_machines()

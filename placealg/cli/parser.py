@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from placealg.cli.meant import SIZE, check_models, meant, split_sizes, with_minus
 from placealg.cli.search_words import add_fit, add_search
+from placealg.cli.stray_words import SIZE, check_models, meant, split_sizes, with_minus
 from placealg.cli.tolerance_words import tolerance_words
 from placealg.cli.torch_words import check_torch_words, conform_words, watch_words
 from placealg.errors import InputError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from placealg.cli.glosses import Explained
-from placealg.cost.certain import LEAST
 from placealg.cost.machines import machines
+from placealg.cost.memory_hypotheses import LEAST
 from placealg.cost.times import HYPOTHESES, PARAMETERS
 from placealg.mesh import SYMBOLS
 

@@ -16,7 +16,7 @@ from placealg.configurations.modes import expanded
 from placealg.configurations.question import Question
 from placealg.configurations.run import search
 from placealg.configurations.space import Space, spaces
-from placealg.cost.formula import exact_size
+from placealg.cost.expressions import exact_size
 from placealg.cost.machines import Machine
 from placealg.cost.machines import machine as named
 from placealg.errors import InputError, need

@@ -16,9 +16,10 @@ from typing import Any
 import sympy
 
 from placealg.arith import ONE, Monomial
-from placealg.cost.amounts import Amounts, monomial
+from placealg.cost.amounts import Amounts
 from placealg.cost.bounds import factored
-from placealg.cost.formula import Formula, expression
+from placealg.cost.expressions import EXPRESSIONS, expression, monomial
+from placealg.cost.formula import Formula
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, local
 from placealg.cost.tensors import batch_axes, entering, touches
@@ -27,7 +28,7 @@ from placealg.models.backward import GRAD, keepers
 from placealg.models.backward import kept as kept_beside
 from placealg.models.graph import Graph, Op, unit_of
 from placealg.models.losses import LossRun, run_of
-from placealg.polynomial import Polynomial, add
+from placealg.polynomial import SUMS, Polynomial, add
 from placealg.step.event import ACROSS, LOOPED
 from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.pipeline import part_of
@@ -129,15 +130,13 @@ class Activations:
         for (unit, times), picture in self._waiting(tier):
             key = times, self.stage.several and self.graph.loop(unit) is not None
             alike[key] = alike.get(key, Picture()) + picture
-        return sum((self.many(times) * written(self.amounts, picture) for (times, _), picture in alike.items()),
-                   sympy.S.Zero)
+        return sum((self.stage.value(times, EXPRESSIONS) * written(self.amounts, picture)
+                    for (times, _), picture in alike.items()), sympy.S.Zero)
 
     def waited_sum(self, tier: str = DEVICE) -> Polynomial:
         """The bytes of `waited` as a sum of monomials, with the model's known sizes substituted."""
-        total = Polynomial()
-        for (_, times), picture in self._waiting(tier):
-            total = total + self.stage.sum(times) * self.amounts.known_sum(in_bytes(self.amounts, picture))
-        return total
+        return Polynomial.total(self.stage.value(times, SUMS) * self.amounts.known_sum(in_bytes(self.amounts, picture))
+                                for (_, times), picture in self._waiting(tier))
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -170,10 +169,6 @@ class Activations:
         if unit not in self.flown:
             self.flown[unit] = self.stage.flights(part_of(unit, self.graph))
         return self.flown[unit]
-
-    def many(self, text: str) -> Any:
-        """A number of microbatches as an expression."""
-        return self.stage.write(text)
 
     def kept_by(self, version: Version, storage: Storage, walked: tuple[Touch, ...], repeated: bool,
                 start: int) -> tuple[str, str]:
@@ -274,8 +269,8 @@ class Activations:
     def _row(self, version: Version, storage: Storage, unit: str, walked: tuple[Touch, ...],
              start: int) -> KeptStorage:
         uses = _uses(storage, walked, start)
-        many = self.many(self.kept_by(version, storage, walked, bool(unit), start)[1])
-        times = many * (monomial(self.units[unit]) if unit else 1)
+        flying = self.kept_by(version, storage, walked, bool(unit), start)[1]
+        times = self.stage.value(flying, EXPRESSIONS) * (monomial(self.units[unit]) if unit else 1)
         size = expression(ELEMENT[self.element(storage, walked, start)]) * monomial(self.elements(storage)) * times
         name = version[0].removesuffix(f" on {storage.tier}")
         told = "@".join(p for p in (name, version[1]) if p)

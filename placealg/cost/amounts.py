@@ -8,7 +8,7 @@ multiple of Psi_unit if that unit is the largest; anything else is written in th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -19,13 +19,14 @@ import sympy
 from placealg.arith import Monomial, parse
 from placealg.cost.algebra import tidy
 from placealg.cost.divisibility import Divides
-from placealg.cost.formula import Formula, expression, symbol
+from placealg.cost.expressions import EXPRESSIONS, monomial, symbol
+from placealg.cost.formula import Formula
 from placealg.cost.held import Share
 from placealg.cost.shards import Piece, filled, largest_share
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import SYMBOLS
-from placealg.polynomial import Polynomial, add
+from placealg.polynomial import Polynomial, R, Ring, add
 from placealg.step.program import Group, Reference
 
 Part = tuple[str, str, Share]
@@ -51,6 +52,9 @@ class Amounts:
     reference: Reference
     rules: tuple[Divides, ...] = ()
     largest: str = field(init=False)
+    _sums: dict[Part, Polynomial] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _buffers: dict[Buffer, Polynomial] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[Monomial, Monomial] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         numbers = {u.name: sum((self._number(g) for g in self.of_unit(u.name)), Fraction(0))
@@ -151,22 +155,20 @@ class Amounts:
         """Whether Psi and Psi_unit are written: not for a stage, which has only a part of the parameters."""
         return not self.reference.pipeline.axis
 
-    def size(self, group: Group, name: str) -> Any:
+    def size(self, group: Group, name: str, ring: Ring[R]) -> R:
         """Bytes per element: a symbol, or the number that the group has in its place, or arithmetic over both."""
-        return expression(name, SYMBOLS, lambda n: sympy.Rational(group.types[n]) if n in group.types else symbol(n))
+        found: R = _size(name, group.types, ring)
+        return found
 
-    def element(self, group: Group, name: str) -> Polynomial:
-        """Bytes per element as a sum of monomials; see `size`."""
-        return _element(name, group.types)
-
-    def linear(self, tally: Tally) -> dict[Part, Any]:
+    def linear(self, tally: Tally, ring: Ring[Any] = EXPRESSIONS) -> dict[Part, Any]:
         """The coefficients of a tally of buffers: sizes over shares, summed."""
         form: dict[Part, Any] = {}
         for (name, part, size, share), count in tally.items():
             group = self.reference.group(name)
             cut = filled(self.reference, group, share)
-            term = sympy.expand(count * self.size(group, size) / devices(share - cut))
-            form[name, part, cut] = form.get((name, part, cut), sympy.S.Zero) + term
+            times = Monomial.number(count) / Monomial.of(*sorted(share - cut))
+            term = ring.spread(self.size(group, size, ring) * ring.of(times))
+            form[name, part, cut] = form[name, part, cut] + term if (name, part, cut) in form else term
         return form
 
     def write(self, form: Linear, name_unit: bool = False) -> tuple[Any, str]:
@@ -261,23 +263,13 @@ class Amounts:
             self._sums[part] = self._sum(*part)
         return self._sums[part]
 
-    @cached_property
-    def _sums(self) -> dict[Part, Polynomial]:
-        return {}
-
     def _sum(self, name: str, which: str, cut: Share) -> Polynomial:
         group = self.reference.group(name)
-        total: dict[Monomial, Fraction] = {}
         if self.reference.abstract and which == "others":
             return Polynomial.name(f"{name} of the others")
-        pieces = largest_share(self.reference, group, cut) if cut else ()
-        for one in map(self._opaque, pieces) if cut else group.elements:
-            if which == "one":
-                add(total, self.known(one))
-            else:
-                add(total, self.known(one * group.count))
-                add(total, self.known(one), -1)
-        return Polynomial.collected(total)
+        listed = [*map(self._opaque, largest_share(self.reference, group, cut))] if cut else group.elements
+        one = Polynomial.of(map(self.known, listed))
+        return one if which == "one" else Polynomial.of(self.known(m * group.count) for m in listed) - one
 
     def _opaque(self, piece: Piece) -> Monomial:
         """A piece as a monomial in which one factor is the name of a whole quotient."""
@@ -297,10 +289,6 @@ class Amounts:
             add(found, self.known(term), coefficient)
         return Polynomial.collected(found)
 
-    @cached_property
-    def _known(self) -> dict[Monomial, Monomial]:
-        return {}
-
     def spelled(self, part: Part) -> Polynomial:
         """The elements of a part; for an abstract unit, `others` is written as Psi less one instance."""
         if self.reference.abstract and part[1] == "others":
@@ -316,10 +304,6 @@ class Amounts:
             per = _bytes(size, group) / Monomial.of(*(share - cut))
             self._buffers[buffer] = self.elements((name, part, cut)).times(per)
         return self._buffers[buffer]
-
-    @cached_property
-    def _buffers(self) -> dict[Buffer, Polynomial]:
-        return {}
 
 
 def known(value: Monomial, sizes: Mapping[str, int]) -> Monomial:
@@ -347,20 +331,9 @@ def _bytes(size: str, group: Group) -> Monomial:
 
 
 @lru_cache(4096)
-def _element(size: str, types: FrozenMap[str, str]) -> Polynomial:
-    return Polynomial.read(size, {n: Polynomial.read(t) for n, t in types.items()})
-
-
-def devices(axes: Iterable[str]) -> Any:
-    """The product of the sizes of `axes`."""
-    return sympy.Mul(*(symbol(a) for a in sorted(axes)))
+def _size(size: str, types: FrozenMap[str, str], ring: Ring[Any]) -> Any:
+    return ring.read(size, {n: ring.read(t, {}) for n, t in types.items()})
 
 
 def _difference(a: Any, b: Any) -> Any:
     return sympy.S.Zero if a == b else a if b == 0 else sympy.expand(a - b)
-
-
-def monomial(value: Monomial) -> Any:
-    """The SymPy expression of a monomial."""
-    number = sympy.Rational(value.coefficient.numerator, value.coefficient.denominator)
-    return sympy.Mul(number, *(symbol(n) ** p for n, p in value.powers))

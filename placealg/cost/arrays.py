@@ -13,19 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from placealg.cost.bounds import largest
 from placealg.cost.curve import spread
+from placealg.cost.expressions import exact_size
 from placealg.cost.figure import ONE, Figure, inside
-from placealg.cost.formula import Formula, exact_size
 from placealg.cost.plain import plain, put
 from placealg.cost.products import Powers, Products
 from placealg.errors import InputError
 from placealg.polynomial import Polynomial
+
+if TYPE_CHECKING:
+    from placealg.cost.formula import Formula
 
 Column = npt.NDArray[np.float64]
 Columns = Mapping[str, Column]
@@ -213,6 +216,7 @@ def at(formula: Formula, sizes: Mapping[str, Any]) -> Column:
 
     What is not claimed, by the formula's `where`, is not a number.
 
+    >>> from placealg.cost.formula import Formula
     >>> at(Formula.parse("w*h/dp + Max(h, 20)", "bytes", values={"w": 2}), {"h": 16, "dp": np.array([1, 2])}).tolist()
     [52.0, 36.0]
     """

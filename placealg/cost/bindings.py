@@ -18,7 +18,7 @@ class Bindings:
     """Names and what they stand for: one name for each value, whichever formula it stands in.
 
     >>> import sympy
-    >>> from placealg.cost.formula import symbol
+    >>> from placealg.cost.expressions import symbol
     >>> h, tp, known = symbol("h"), symbol("tp"), Bindings(("tp",))
     >>> rows = known.named("rows", sympy.ceiling(h / tp))
     >>> known.named("other", sympy.ceiling(h / tp)), known.named("tp", rows + 1), known.named("other", h * tp)

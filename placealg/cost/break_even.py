@@ -8,7 +8,8 @@ from typing import Any
 
 import sympy
 
-from placealg.cost.formula import Formula, symbol
+from placealg.cost.expressions import symbol
+from placealg.cost.formula import Formula
 from placealg.cost.plain import put
 from placealg.errors import InputError
 

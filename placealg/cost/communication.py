@@ -18,11 +18,12 @@ from typing import Any
 
 import sympy
 
-from placealg.arith import Monomial
+from placealg.arith import ONE, Monomial
 from placealg.cost.activations import STATISTICS, Activations, collected, region
 from placealg.cost.algebra import tidy
-from placealg.cost.amounts import EXACT, Amounts, Part, devices, monomial
-from placealg.cost.formula import Formula, expression
+from placealg.cost.amounts import EXACT, Amounts, Part
+from placealg.cost.expressions import EXPRESSIONS
+from placealg.cost.formula import Formula
 from placealg.cost.held import Share, State, active, apply, origin_of, owners, unset
 from placealg.cost.shards import filled
 from placealg.cost.stage import holders, stage_of
@@ -32,7 +33,7 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.notebook_display import Shown
 from placealg.placement import MEMORY_TIERS, SENT, Kind, redistribution
-from placealg.polynomial import Polynomial
+from placealg.polynomial import R, Ring
 from placealg.step.event import dim_of
 from placealg.step.program import LOOPED, POSITIONS, STEP_PHASES, Event, Group, Step
 from placealg.step.verbs import VERBS
@@ -100,11 +101,11 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
         for row in chosen:
             if row.event.on_tensor:
                 kind = row.event.verb == SENT_ON, staged and row.event.unit in repeated
-                tensors.setdefault(kind, []).append(row.weight(amounts) * _instances(step, row.event))
+                tensors.setdefault(kind, []).append(_sent(step, amounts, row))
             for part in amounts.parts:
                 if part[0] == row.event.group:
                     key = (*part[:2], row.cut)
-                    form[key] = form.get(key, sympy.S.Zero) + row.weight(amounts)
+                    form[key] = form.get(key, sympy.S.Zero) + row.weight(amounts, EXPRESSIONS)
         expr, note = amounts.write(form)
         return amounts.made(expr + sum(map(collected, tensors.values())), unit, convention, note)
 
@@ -120,7 +121,7 @@ def communication(step: Step | Walk, convention: str = "exact", unit: str = "byt
         nvme_link=add(links["nvme"]),
         events=tuple(EventVolume(r.event.path, r.event.axes, r.collective,
                           amounts.made(_volume(step, amounts, r), unit, convention),
-                          amounts.made(tidy(executions(step, r.event)), "1"), r.left_out,
+                          amounts.made(tidy(executions(step, r.event, EXPRESSIONS)), "1"), r.left_out,
                           region_of(step, r.event)) for r in every),
     )
 
@@ -143,31 +144,27 @@ class Carried:
     ranks: Monomial | None = None
     cut: Share = EXACT
 
-    def weight(self, amounts: Amounts) -> Any:
-        """The volume in all microbatches, per element, scalar or instance, as an expression."""
-        size = amounts.size(self.group, self.size) if self.group else expression(self.size)
-        factor = sent_factor(self.collective, self.event.axes, self.convention, self.ranks)
-        return factor * _times(self.event) * size * monomial(self.moved)
-
-    def sum(self, amounts: Amounts, factor: Polynomial | None = None) -> Polynomial:
-        """The volume in all microbatches, per element, scalar or instance, as a sum of monomials.
+    def weight(self, amounts: Amounts, ring: Ring[R], factor: R | None = None) -> R:
+        """The volume in all microbatches, per element, scalar or instance.
 
         `factor` is another multiple of the tensor than that which is sent.
         """
         if factor is None:
-            n = Polynomial.of([self.ranks or Monomial.of(*sorted(self.event.axes))])
-            text = SENT.get(self.collective, "1")
-            factor = Polynomial.read(text.replace("n - 1", "n") if self.convention == "asymptotic" else text, {"n": n})
-        size = amounts.element(self.group, self.size) if self.group else Polynomial.read(self.size)
-        return (factor * times_sum(self.event) * size).times(self.moved)
+            factor = sent_factor(self.collective, self.event.axes, self.convention, self.ranks, ring)
+        size = amounts.size(self.group, self.size, ring) if self.group else ring.read(self.size, {})
+        return factor * times(self.event, ring) * size * ring.of(self.moved)
+
+
+def _sent(step: Step, amounts: Amounts, row: Carried) -> Any:
+    return row.weight(amounts, EXPRESSIONS) * instances(step, row.event, EXPRESSIONS)
 
 
 def _volume(step: Step, amounts: Amounts, row: Carried) -> Any:
     if row.event.on_tensor:
-        return tidy(row.weight(amounts) * _instances(step, row.event))
+        return tidy(_sent(step, amounts, row))
     if not row.event.group:
-        return tidy(row.weight(amounts))
-    return amounts.of_group(amounts.reference.group(row.event.group), row.weight(amounts), row.cut)
+        return tidy(row.weight(amounts, EXPRESSIONS))
+    return amounts.of_group(amounts.reference.group(row.event.group), row.weight(amounts, EXPRESSIONS), row.cut)
 
 
 def rows(walk: Walk, convention: str = "exact", unit: str = "bytes") -> Iterator[Carried]:
@@ -271,18 +268,16 @@ def collective_of(event: Event) -> str:
 
 
 @lru_cache(maxsize=256)
-def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: Monomial | None = None) -> Any:
+def sent_factor(collective: str, axes: tuple[str, ...], convention: str, ranks: Monomial | None = None,
+                ring: Ring[Any] = EXPRESSIONS) -> Any:
     """The volume of one device, as a multiple of the tensor, on the product of `axes`, or on a number of `ranks`.
 
     >>> sent_factor("all_reduce", ("dp",), "exact"), sent_factor("all_reduce", ("dp",), "asymptotic")
     (2*(dp - 1)/dp, 2)
     """
-    if collective.endswith(" link") or collective == SENT_ON:
-        return sympy.S.One
-    n = sympy.Symbol("n", positive=True, integer=True)
-    factor = sympy.factor(expression(SENT[collective], ("n",), lambda _: n))
-    return (factor.subs(n - 1, n) if convention == "asymptotic" else factor).subs(
-        n, devices(axes) if ranks is None else monomial(ranks))
+    text = SENT.get(collective, "1")
+    n = ring.of(Monomial.of(*sorted(axes)) if ranks is None else ranks)
+    return ring.read(text.replace("n - 1", "n") if convention == "asymptotic" else text, {"n": n})
 
 
 def _size_of(event: Event, group: Group) -> str:
@@ -291,17 +286,12 @@ def _size_of(event: Event, group: Group) -> str:
     return group.bytes_of(event.value)
 
 
-def _times(event: Event) -> Any:
+def times(event: Event, ring: Ring[R]) -> R:
     """How often an event of one instance runs per step, by its positions in the microbatch loop.
 
     A loop of m microbatches has `middle` ones m - 2 times, `first` and `last` once, or `only` once if m = 1.
     """
-    return expression(" + ".join(_runs(event)))
-
-
-def times_sum(event: Event) -> Polynomial:
-    """How often an event of one instance runs per step, as a sum of monomials."""
-    return Polynomial.read(" + ".join(_runs(event)))
+    return ring.read(" + ".join(_runs(event)), {})
 
 
 def _runs(event: Event) -> list[str]:
@@ -314,24 +304,15 @@ def _runs(event: Event) -> list[str]:
     return [n for position, n in counts.items() if active(event, position)] or ["0"]
 
 
-def executions(step: Step, event: Event) -> Any:
+def executions(step: Step, event: Event, ring: Ring[R]) -> R:
     """How often the event runs per step, over all microbatches and instances of its unit."""
-    return _times(event) * _instances(step, event)
+    return times(event, ring) * instances(step, event, ring)
 
 
-def _instances(step: Step, event: Event) -> Any:
+def instances(step: Step, event: Event, ring: Ring[R]) -> R:
     """The number of instances of the event's unit; for a message, the number of them that send one."""
     stage = stage_of(step)
     if event.verb == SENT_ON:
-        return stage.write(stage.messages(event.unit, event.phase))
+        return stage.value(stage.messages(event.unit, event.phase), ring)
     unit = step.unit_of(event)
-    return next((monomial(u.count) for u in step.reference.units if u.name == unit), sympy.S.One)
-
-
-def instances_sum(step: Step, event: Event) -> Polynomial:
-    """The number of instances of the event's unit, as a sum of monomials; for a message, as in `_instances`."""
-    stage = stage_of(step)
-    if event.verb == SENT_ON:
-        return stage.sum(stage.messages(event.unit, event.phase))
-    unit = step.unit_of(event)
-    return Polynomial.of([next((u.count for u in step.reference.units if u.name == unit), Monomial())])
+    return ring.of(next((u.count for u in step.reference.units if u.name == unit), ONE))

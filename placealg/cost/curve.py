@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from placealg.cost.formula import Formula
 from placealg.cost.plain import ONE, plain, put
 from placealg.errors import InputError
 from placealg.polynomial import CALL, Plain, Polynomial
+
+if TYPE_CHECKING:
+    from placealg.cost.formula import Formula
 
 SCANNED = 4096
 """The size up to which sizes are tried one by one if a formula is not known to fall."""
@@ -24,6 +27,7 @@ Piece = Mapping[int, Fraction]
 class Curve:
     """A function of the size `name`; `pieces` are the sums whose maximum it is, empty if it is no such maximum.
 
+    >>> from placealg.cost.formula import Formula
     >>> held = Formula.parse("Psi*(w + g)/dp + b*Max(s, 6)", "bytes", values={"w": 2, "g": 2})
     >>> at = {"Psi": Fraction(100), "dp": Fraction(4), "b": Fraction(1), "s": Fraction(10)}
     >>> curve(held, "b", at).largest(Fraction(139)), curve(held, "dp", at).smallest(Fraction(70), ())
@@ -152,7 +156,7 @@ def _pieces(found: Plain, name: str) -> list[Piece]:
 def spread(found: Plain) -> list[Polynomial]:
     """The sums whose maximum the numerator is; none with a function other than Max, or a Max of negative factor.
 
-    >>> from placealg.cost.formula import expression
+    >>> from placealg.cost.expressions import expression
     >>> spread(plain(expression("dp + Max(h, 2*b)")))
     [2*b + dp, dp + h]
     """

@@ -7,10 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 from placealg.cost.amounts import Tally
-from placealg.cost.certain import LEAST, certain_if
 from placealg.cost.costs import Costs
-from placealg.cost.formula import Formula, Size, exact_size, json_number
+from placealg.cost.expressions import Size, exact_size
+from placealg.cost.formula import Formula, json_number
 from placealg.cost.memory import chosen
+from placealg.cost.memory_hypotheses import LEAST, certain_if
 from placealg.cost.rings import RING
 from placealg.cost.schedule import NO_STAGES
 from placealg.cost.schedule import assumed as of_stage

@@ -18,8 +18,8 @@ import sympy
 
 from placealg.arith import ONE, Monomial
 from placealg.cost.activations import collected
-from placealg.cost.amounts import monomial
 from placealg.cost.communication import executions
+from placealg.cost.expressions import EXPRESSIONS, monomial
 from placealg.cost.formula import Formula
 from placealg.cost.storages import local
 from placealg.cost.walk import Walk, walked
@@ -39,7 +39,7 @@ def flop(step: Step | Walk) -> Formula:
     walk = walked(step)
     if walk.unknown:
         return Formula.none("flop", NO_FLOP)
-    terms = [monomial(each) * executions(walk.step, event) for event, each in work(walk)]
+    terms = [monomial(each) * executions(walk.step, event, EXPRESSIONS) for event, each in work(walk)]
     return walk.amounts.made(collected(terms) if terms else sympy.S.Zero, "flop")
 
 

@@ -6,17 +6,17 @@ All symbols are positive; sizes are integers. Two formulas are equal if their di
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, overload
 
 import sympy
 
 from placealg.arith import parse
-from placealg.cost.algebra import FUNCTIONS, POINTS, agree, at_point, equal, limit, quotient, tidy
-from placealg.cost.indices import over_index, valued
+from placealg.cost.algebra import POINTS, agree, at_point, equal, limit, quotient, tidy
+from placealg.cost.expressions import Size, exact_size, expression, rational, symbol
+from placealg.cost.indices import valued
 from placealg.cost.notation import latex_lines, latex_name, latex_of, python_extremes, python_of, text_of
 from placealg.cost.pickled_expr import packed, unpickled
 from placealg.errors import InputError, need
@@ -29,26 +29,6 @@ if TYPE_CHECKING:
 
 UNITS = ("bytes", "elements", "flop", "s", "time", "1")
 CONVENTIONS = ("exact", "asymptotic")
-
-Size = int | Fraction | float | str
-
-
-@lru_cache(maxsize=1024)
-def symbol(name: str) -> Any:
-    """The SymPy symbol of a size: a positive integer, or a positive rational for bytes per element; a rank may be 0."""
-    if name in SYMBOLS and SYMBOLS[name].assumption == "positive rational":
-        return sympy.Symbol(name, positive=True, rational=True)
-    return sympy.Symbol(name, integer=True, **{"nonnegative" if name == "rank" else "positive": True})
-
-
-def expression(text: str, symbols: Iterable[str] | None = None, name: Callable[[str], Any] = symbol,
-               over: bool = False) -> Any:
-    """The SymPy expression of arithmetic over `symbols`, with each symbol made by `name`; with `over`, sums are read.
-
-    >>> expression("(dp - 1)/dp")
-    (dp - 1)/dp
-    """
-    return parse(text, symbols, over).fold(_rational, name, {**FUNCTIONS, **over_index()} if over else FUNCTIONS)
 
 HIGHEST = 8
 """The least power of a size that is too high for a formula's leading term."""
@@ -130,7 +110,7 @@ class Formula:
         self._check(bound)
         if self.expr is None:
             return self
-        to = {symbol(n): _rational(v) for n, v in bound.items()}
+        to = {symbol(n): rational(v) for n, v in bound.items()}
         return replace(self, expr=self.expr.subs(to), values=self.values.plus(bound))
 
     @overload
@@ -204,7 +184,7 @@ class Formula:
 
     def _claimed(self, bound: Mapping[str, Fraction]) -> bool:
         """Whether no pair of `where`, of which the first is at most the second, is known to be the other way round."""
-        known = {symbol(n): _rational(v) for n, v in bound.items()}
+        known = {symbol(n): rational(v) for n, v in bound.items()}
         return not any((less - more).xreplace(known).is_positive for less, more in self.where)
 
     def __add__(self, other: Formula) -> Formula:
@@ -236,7 +216,7 @@ class Formula:
 
     def __mul__(self, factor: int | Fraction) -> Formula:
         need(factor, (int, Fraction, float), "factor of a formula")
-        return self if self.expr is None else replace(self, expr=self.expr * _rational(Fraction(factor)))
+        return self if self.expr is None else replace(self, expr=self.expr * rational(Fraction(factor)))
 
     __rmul__ = __mul__
 
@@ -414,27 +394,10 @@ def json_number(value: int | Fraction) -> int | float:
     return int(value) if value.denominator == 1 else float(value)
 
 
-def exact_size(name: str, size: Size) -> Fraction:
-    """`size` as an exact positive number, an integer unless it is a number of bytes per element."""
-    try:
-        exact = Fraction(str(size)) if isinstance(size, float | str) else Fraction(size)
-    except (TypeError, ValueError, ZeroDivisionError):
-        raise InputError(f"{name} = {size!r} is not a number") from None
-    rational = name in SYMBOLS and SYMBOLS[name].assumption == "positive rational"
-    if exact <= 0 or (exact.denominator != 1 and not rational):
-        raise InputError(f"{name} = {size}: " + ("bytes per element are a positive number" if rational else
-                                                 "a size is a whole number of at least 1"))
-    return exact
-
-
 def _names(expr: Any) -> tuple[str, ...]:
     """The names of an expression's symbols, in the order of the symbol table, axes last."""
     order = {n: k for k, n in enumerate(SYMBOLS)}
     return tuple(sorted((s.name for s in expr.free_symbols), key=lambda n: (order.get(n, len(order)), n)))
-
-
-def _rational(value: Fraction) -> Any:
-    return sympy.Rational(value.numerator, value.denominator)
 
 
 def _literal(value: Fraction) -> str:

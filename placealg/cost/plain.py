@@ -10,15 +10,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
 from placealg.arith import Expr, Monomial, parse
 from placealg.cost.algebra import FUNCTIONS
-from placealg.cost.formula import Formula, expression, symbol
+from placealg.cost.expressions import expression, rational, symbol
 from placealg.errors import InputError
 from placealg.polynomial import Call, Plain, Polynomial
+
+if TYPE_CHECKING:
+    from placealg.cost.formula import Formula
 
 ONE = Polynomial.number(1)
 
@@ -40,12 +43,13 @@ def plain(expr: Any) -> Plain:
 def put(formula: Formula, sizes: Mapping[str, Fraction]) -> Any:
     """The expression of a formula with sizes substituted, and definitions for symbols that have no value."""
     expr = formula.expr.xreplace({symbol(n): to for n, to in formula.defined.items() if n not in sizes})
-    return expr.xreplace({symbol(n): sympy.Rational(v.numerator, v.denominator) for n, v in sizes.items()})
+    return expr.xreplace({symbol(n): rational(v) for n, v in sizes.items()})
 
 
 def difference(larger: Formula, smaller: Formula, sizes: Mapping[str, Fraction]) -> Plain:
     """`larger` minus `smaller` at the sizes that are known, in plain form.
 
+    >>> from placealg.cost.formula import Formula
     >>> volume = Formula.parse("2*Psi*(dp - 1)/dp", "bytes")
     >>> difference(volume, Formula.parse("Psi", "bytes"), {"dp": Fraction(4)}).numerator
     Psi/2
@@ -87,7 +91,7 @@ def conditions(text: str, symbols: Iterable[str], sizes: Mapping[str, Fraction])
         if relation in ("<", "<="):
             left, right = right, left
         expr = (expression(left, known) - expression(right, known)).xreplace(
-            {symbol(n): sympy.Rational(v.numerator, v.denominator) for n, v in sizes.items()})
+            {symbol(n): rational(v) for n, v in sizes.items()})
         plain_sum = not expr.has(sympy.zoo, sympy.nan, *FUNCTIONS.values())
         top, bottom = _fraction(expr) if plain_sum else (Polynomial(), Polynomial())
         if bottom != ONE:

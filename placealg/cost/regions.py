@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from placealg.cost.activations import KeptStorage, collected
-from placealg.cost.communication import Communication, communication
+from placealg.cost.communication import Communication
 from placealg.cost.formula import Formula
 from placealg.cost.walk import Walk, walked
 from placealg.step.program import Step
@@ -29,15 +29,6 @@ def kept_for_backward(step: Step | Walk, statistics: bool = False) -> tuple[Kept
     """Every tensor that forward keeps for backward; none if units run whole."""
     walk = walked(step, statistics)
     return walk.tensors.kept()
-
-
-def cost_by_region(step: Step, convention: str = "exact", unit: str = "bytes",
-                   statistics: bool = False) -> tuple[RegionCost, ...]:
-    """A row per region, in forward order; `convention` and `unit` are those of what is sent.
-
-    The rows sum to the activations of `memory` and to the total of `communication`.
-    """
-    return rows_by_region(step, kept_for_backward(step, statistics), communication(step, convention, unit))
 
 
 def rows_by_region(step: Step | Walk, kept: Iterable[KeptStorage], sent: Communication) -> tuple[RegionCost, ...]:

@@ -14,9 +14,10 @@ from typing import Any
 import sympy
 
 from placealg.cost.algebra import tidy
-from placealg.cost.amounts import Amounts, monomial
+from placealg.cost.amounts import Amounts
 from placealg.cost.bindings import Bindings
-from placealg.cost.formula import Formula, symbol
+from placealg.cost.expressions import EXPRESSIONS, monomial, symbol
+from placealg.cost.formula import Formula
 from placealg.cost.indices import OVER, Of, gathered, index_of, largest, summed
 from placealg.cost.irreducible import factored
 from placealg.cost.notation import text_of
@@ -126,7 +127,7 @@ class _Made:
     def element(self, item: Item) -> Any:
         """The bytes of an element in the files."""
         amounts = Amounts(self.reshard.old.step.reference)
-        return sympy.expand(amounts.size(amounts.reference.group(item.group), item.bytes))
+        return sympy.expand(amounts.size(amounts.reference.group(item.group), item.bytes, EXPRESSIONS))
 
     def elements(self, item: Item) -> Any:
         """The elements of all instances of an item."""

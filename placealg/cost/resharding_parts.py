@@ -13,8 +13,8 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial
-from placealg.cost.amounts import monomial
 from placealg.cost.bindings import Bindings
+from placealg.cost.expressions import monomial
 from placealg.cost.indices import Of, index_of, least, most, summed
 from placealg.cost.resharding_stages import Bounds, Side
 from placealg.step.checkpoint import ELEMENTS, Item

@@ -10,8 +10,7 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial
-from placealg.cost.amounts import monomial
-from placealg.cost.formula import symbol
+from placealg.cost.expressions import monomial, symbol
 from placealg.cost.indices import index_of, summed
 from placealg.mesh import ALONE, PREDICTION
 from placealg.step.checkpoint import Checkpoint, Item

@@ -315,7 +315,7 @@ class _Way:
 
 def _formula(terms: Iterable[Polynomial]) -> Formula:
     """A sum as a formula, in which the unit roundoffs have their values."""
-    total = sum(terms, Polynomial())
+    total = Polynomial.total(terms)
     values = {f.symbol: f.roundoff for f in FORMATS.values() if f.symbol in total.names()}
     return Formula.parse(str(total), "1", values=values)
 

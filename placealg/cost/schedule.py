@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 
 from placealg.arith import Monomial
+from placealg.cost.expressions import EXPRESSIONS
 from placealg.cost.formula import Formula
 from placealg.cost.stage import Stage, StageStep
 from placealg.cost.walk import Walk, walked
@@ -57,11 +58,11 @@ def schedule(step: Step | Walk) -> Schedule | None:
     if not isinstance(walk.step, StageStep):
         return None
     amounts, stage = walk.amounts, walk.step.stage
-    waits, works = (sympy.factor(stage.write(text)) for text in stage.bubble)
-    made = (sympy.factor(waits / works), waits / (works + waits), stage.write(stage.held))
+    waits, works = (sympy.factor(stage.value(text, EXPRESSIONS)) for text in stage.bubble)
+    made = (sympy.factor(waits / works), waits / (works + waits), stage.value(stage.held, EXPRESSIONS))
     bubble, of_total, held = (amounts.made(expr, "1") for expr in made)
     waiting = Formula.none("time", WRITTEN_DOWN) if stage.pipeline.actions else amounts.made(
-        sympy.factor(stage.write(stage.waiting)), "time")
+        sympy.factor(stage.value(stage.waiting, EXPRESSIONS)), "time")
     if not stage.pipeline.actions:
         bubble, of_total, waiting = (replace(f, where=_where(stage)) for f in (bubble, of_total, waiting))
     return Schedule(bubble, of_total, held, waiting)
@@ -71,7 +72,7 @@ def _where(stage: Stage) -> tuple[tuple[Any, Any], ...]:
     """The pairs of which the first is at most the second wherever it is proved how long the stage waits."""
     told = FAST.get(stage.pipeline.order, ())
     pairs = ((one, two) if relation == "<=" else (two, one) for one, relation, two in told)
-    return tuple((stage.write(less), stage.write(more)) for less, more in pairs)
+    return tuple((stage.value(less, EXPRESSIONS), stage.value(more, EXPRESSIONS)) for less, more in pairs)
 
 
 def assumed(step: StageStep) -> tuple[str, ...]:

@@ -12,25 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
-
-import sympy
 
 from placealg.arith import ONE, Monomial
-from placealg.cost.formula import expression, symbol
 from placealg.cost.layer_map import run_by
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import PREDICTION
 from placealg.models.stage_parts import HANDS_ON
-from placealg.polynomial import Polynomial
+from placealg.polynomial import SUMS, Polynomial, R, Ring
 from placealg.step.event import Event, Group, Reference
 from placealg.step.pipeline import (
     FIRST,
     IDLE,
     LAST,
     ONE_STAGE,
-    TIMES,
     Pipeline,
     both_in_flight,
     counted,
@@ -124,29 +119,18 @@ class Stage:
         """Whether a part is on this stage: FIRST, LAST or a repeated unit."""
         return {FIRST: self.first, LAST: self.last}.get(part, part in self.instances)
 
-    def write(self, text: str) -> Any:
-        """Arithmetic over p, i, m and v as an expression: p is the axis's size, i the stage."""
-        p = symbol(self.pipeline.axis) if self.several else sympy.S.One
-        stages = {"p": p, ANY: symbol(ANY)}
-        i = expression(self.position, stages, stages.__getitem__)
-        v = symbol("v") if self.pipeline.chunks is None else sympy.Integer(self.pipeline.chunks)
-        own = {name: symbol(name) for unit in self.instances if unit not in self.once
-               for name in (counted(unit), flying(unit))}
-        names = {**own, **{n: symbol(n) for n in TIMES}, "p": p, "i": i, "m": symbol("m"), "v": v}
-        return sympy.expand(expression(text, names, names.__getitem__))
-
-    def sum(self, text: str) -> Polynomial:
-        """Arithmetic over p, i, m and v as a sum of monomials."""
-        p = Polynomial.name(self.pipeline.axis) if self.ranks is None else Polynomial.number(self.ranks)
-        i = Polynomial.read(self.position, {"p": p})
-        v = Polynomial.name("v") if self.pipeline.chunks is None else Polynomial.number(self.pipeline.chunks)
-        return Polynomial.read(text, {"p": p, "i": i, "v": v})
+    def value(self, text: str, ring: Ring[R]) -> R:
+        """Arithmetic over p, i, m and v: p is the axis's size, i the stage."""
+        numbered = self.ranks is not None and (ring.known or not self.several)
+        p = ring.of(Monomial.number(self.ranks or 1) if numbered else Monomial.of(self.pipeline.axis))
+        v = ring.of(Monomial.of("v") if self.pipeline.chunks is None else Monomial.number(self.pipeline.chunks))
+        return ring.spread(ring.read(text, {"p": p, "i": ring.read(self.position, {"p": p}), "v": v}))
 
     @property
     def in_flight(self) -> str:
         """The most microbatches that the stage has run forward and not backward, a chunk being 1/v of one.
 
-        Like the properties below it is arithmetic over p, i, m and v, for `write` and `sum`.
+        Like the properties below it is arithmetic over p, i, m and v, for `value`.
         """
         return f"({in_flight(self.pipeline)})/v" if self.several else "1"
 
@@ -312,7 +296,7 @@ def on_stage(step: Step, stage: int | str = 0, sizes: Sizes = NO_SIZES) -> Stage
     def here(event: Event) -> bool:
         if event.group:
             return event.group in groups
-        if event.verb == "send" and found.sum(found.messages(event.unit, event.phase)) == Polynomial():
+        if event.verb == "send" and found.value(found.messages(event.unit, event.phase), SUMS) == Polynomial():
             return False
         return not event.unit or found.has(part_of(event.unit, graph))
 

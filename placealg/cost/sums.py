@@ -6,23 +6,20 @@ code that shares with them the buffers, the pictures and the rows of events, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from fractions import Fraction
+from collections.abc import Callable, Iterable
 
-from placealg.arith import Monomial
 from placealg.cost.activations import in_bytes
 from placealg.cost.amounts import Amounts, Tally
-from placealg.cost.communication import LINKS, Carried, instances_sum, rows, times_sum
+from placealg.cost.communication import LINKS, Carried, executions, instances, rows
 from placealg.cost.figure import Figure
 from placealg.cost.flop import work
 from placealg.cost.peak import Held, beyond
-from placealg.cost.shards import filled
 from placealg.cost.stage import StageStep
 from placealg.cost.storages import DEVICE
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.placement import MEMORY_TIERS
-from placealg.polynomial import Polynomial
+from placealg.polynomial import SUMS, Polynomial
 from placealg.step.program import Step
 
 
@@ -43,7 +40,7 @@ def _memory(walk: Walk) -> dict[str, Figure]:
     amounts, rest = walk.amounts, walk.rest
     found = {f"memory.{state}": Figure((bytes_of(amounts, tally),)) for state, tally in walk.resting.items()}
     states = bytes_of(amounts, rest)
-    transient = _largest(amounts, walk.transient)
+    transient = tuple(dict.fromkeys(bytes_of(amounts, states) for states, _ in walk.transient))
     found |= {"memory.states": Figure((states,)), "memory.transient": Figure(transient)}
     found |= {f"memory.{tier}": Figure(_held(walk, walk.on_tier(tier), tier, Tally())) for tier in MEMORY_TIERS[1:]}
     kept = walk.tensors.waited_sum()
@@ -64,76 +61,50 @@ def _held(walk: Walk, best: Iterable[Held], tier: str, rest: Tally) -> tuple[Pol
 
 def bytes_of(amounts: Amounts, tally: Tally) -> Polynomial:
     """Buffers as a sum of monomials, in bytes."""
-    total = Polynomial()
-    alike: dict[tuple[str, str, frozenset[str]], Polynomial] = {}
-    for (name, part, size, share), count in tally.items():
-        key = name, part, share
-        alike[key] = alike.get(key, Polynomial()) + amounts.element(amounts.reference.group(name), size).times(
-            Monomial.number(count))
-    for (name, part, share), each in alike.items():
-        group = amounts.reference.group(name)
-        cut = filled(amounts.reference, group, share)
-        elements = amounts.spelled((name, part, cut))
-        total = total + (elements * each).times(Monomial() / Monomial.of(*sorted(share - cut)))
-    return total
-
-
-def _largest(amounts: Amounts, best: Iterable[Held]) -> tuple[Polynomial, ...]:
-    return tuple(dict.fromkeys(bytes_of(amounts, states) for states, _ in best))
+    return Polynomial.total(amounts.spelled(part) * each for part, each in amounts.linear(tally, SUMS).items())
 
 
 def _sent(walk: Walk) -> dict[str, Figure]:
-    every = [row for row in rows(walk) if not row.left_out]
-    counted = [row for row in every if row.event.verb not in LINKS]
-    amounts = {id_: row_sum(walk, row) for id_, row in enumerate(every)}
-    of = dict(zip(range(len(every)), every, strict=True))
+    every = [(row, ",".join(row.event.axes), row_sum(walk, row)) for row in rows(walk) if not row.left_out]
+    inside = [each for each in every if each[0].event.verb not in LINKS]
 
-    def total(chosen: Iterable[int]) -> Figure:
-        found: dict[Monomial, Fraction] = {}
-        for k in chosen:
-            for m, c in amounts[k].terms.items():
-                found[m] = found.get(m, Fraction(0)) + c
-        return Figure((Polynomial.collected(found),))
+    def by(prefix: str, key: Callable[[Carried, str], str]) -> dict[str, Figure]:
+        found: dict[str, list[Polynomial]] = {}
+        for row, axes, volume in inside:
+            found.setdefault(key(row, axes), []).append(volume)
+        return {f"{prefix}{name}": Figure((Polynomial.total(volumes),)) for name, volumes in found.items()}
 
-    inside = [k for k, row in of.items() if row in counted]
-    axes = {k: ",".join(of[k].event.axes) for k in inside}
-    kinds = dict.fromkeys((axes[k], of[k].collective) for k in inside)
-    found = {"communication.total": total(inside)}
-    found |= {f"communication.by_axes.{a}": total(k for k in inside if axes[k] == a)
-              for a in dict.fromkeys(axes.values())}
-    found |= {f"communication.by_phase.{p}": total(k for k in inside if of[k].event.phase == p)
-              for p in dict.fromkeys(of[k].event.phase for k in inside)}
-    found |= {f"communication.{tier}_link": total(k for k, row in of.items() if row.collective == f"{tier} link")
-              for tier in MEMORY_TIERS[1:]}
-    found |= {f"sent.{a}.{kind}": total(k for k in inside if (axes[k], of[k].collective) == (a, kind))
-              for a, kind in kinds}
-    return found | {f"runs.{a}": _runs(walk, [of[k] for k in inside if axes[k] == a])
-                    for a in dict.fromkeys(axes.values())}
+    return {"communication.total": Figure((Polynomial.total(volume for *_, volume in inside),)),
+            **by("communication.by_axes.", lambda row, axes: axes),
+            **by("communication.by_phase.", lambda row, axes: row.event.phase),
+            **{f"communication.{tier}_link": Figure((Polynomial.total(
+                sent for row, _, sent in every if row.collective == f"{tier} link"),)) for tier in MEMORY_TIERS[1:]},
+            **by("sent.", lambda row, axes: f"{axes}.{row.collective}"),
+            **{f"runs.{name}": _runs(walk, [row for row, axes, _ in inside if axes == name])
+               for name in dict.fromkeys(axes for _, axes, _ in inside)}}
 
 
 def row_sum(walk: Walk, row: Carried, factor: Polynomial | None = None) -> Polynomial:
-    """The volume of an event in all its executions; `factor` is as in `Carried.sum`."""
-    weight = row.sum(walk.amounts, factor)
+    """The volume of an event in all its executions; `factor` is as in `Carried.weight`."""
+    weight = row.weight(walk.amounts, SUMS, factor)
     if row.event.on_tensor:
-        return walk.amounts.known_sum(weight * instances_sum(walk.step, row.event))
+        return walk.amounts.known_sum(weight * instances(walk.step, row.event, SUMS))
     if row.group is None:
         return weight
     parts = [part for part in walk.amounts.parts if part[0] == row.event.group]
-    whole = sum((walk.amounts.spelled((*part[:2], row.cut)) for part in parts), Polynomial())
+    whole = Polynomial.total(walk.amounts.spelled((*part[:2], row.cut)) for part in parts)
     return weight * whole
 
 
 def _runs(walk: Walk, chosen: Iterable[Carried]) -> Figure:
-    counts = (times_sum(row.event) * instances_sum(walk.step, row.event) for row in chosen)
-    return Figure((walk.amounts.known_sum(sum(counts, Polynomial())),))
+    counts = Polynomial.total(executions(walk.step, row.event, SUMS) for row in chosen)
+    return Figure((walk.amounts.known_sum(counts),))
 
 
 def _flop(walk: Walk) -> dict[str, Figure]:
     if walk.unknown:
         return {}
-    total = Polynomial()
-    for event, each in work(walk):
-        total = total + (times_sum(event) * instances_sum(walk.step, event)).times(each)
+    total = Polynomial.total(executions(walk.step, event, SUMS).times(each) for event, each in work(walk))
     return {"compute.flop": Figure((walk.amounts.known_sum(total),))}
 
 
@@ -142,7 +113,7 @@ def _schedule(walk: Walk) -> dict[str, Figure]:
         return {}
     stage = walk.step.stage
     waits, works = stage.bubble
-    return {"schedule.bubble": Figure((stage.sum(waits),), stage.sum(works)),
-            "schedule.bubble_of_total": Figure((stage.sum(waits),), stage.sum(f"{works} + {waits}")),
-            "schedule.in_flight": Figure((stage.sum(stage.held),)),
-            **({} if stage.pipeline.actions else {"schedule.waiting": Figure((stage.sum(stage.waiting),))})}
+    return {"schedule.bubble": Figure((stage.value(waits, SUMS),), stage.value(works, SUMS)),
+            "schedule.bubble_of_total": Figure((stage.value(waits, SUMS),), stage.value(f"{works} + {waits}", SUMS)),
+            "schedule.in_flight": Figure((stage.value(stage.held, SUMS),)),
+            **({} if stage.pipeline.actions else {"schedule.waiting": Figure((stage.value(stage.waiting, SUMS),))})}

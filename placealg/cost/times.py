@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from placealg.arith import Monomial
-from placealg.cost.communication import LINKS, SENT_ON, Carried, instances_sum, rows, times_sum
+from placealg.cost.communication import LINKS, SENT_ON, Carried, executions, rows
+from placealg.cost.expressions import expression
 from placealg.cost.figure import Figure
 from placealg.cost.flop import products_run
-from placealg.cost.formula import Formula, expression
+from placealg.cost.formula import Formula
 from placealg.cost.irreducible import factored
 from placealg.cost.links import crossing, in_node
 from placealg.cost.stage import Stage, stage_of
@@ -30,7 +31,7 @@ from placealg.cost.sums import bytes_of, row_sum
 from placealg.cost.walk import Walk, walked
 from placealg.frozen import FrozenMap
 from placealg.models.graph import Graph, Op
-from placealg.polynomial import Polynomial
+from placealg.polynomial import SUMS, Polynomial
 from placealg.step.pipeline import IDLE, TIMES, starting
 from placealg.step.program import Step
 
@@ -79,6 +80,7 @@ TERMS: Mapping[str, str] = FrozenMap({
 })
 """Term of the estimate -> what it is."""
 
+_total = Polynomial.total
 _TWICE = Polynomial.number(2)
 _HALF = Polynomial.number(Fraction(1, 2))
 
@@ -103,7 +105,7 @@ def times(program: Step | Walk, chunks: int = 1) -> FrozenMap[str, Figure]:
     bound = {f"{PART}{name}": Figure((total,)) for name, total in _bound(walk, sent, work, chunks).items()
              if total.terms}
     terms = {name: total for name, total in _estimate(walk, sent, work).items() if total.terms}
-    base = sum(terms.values(), Polynomial())
+    base = _total(terms.values())
     hidden = _unhidden(sent, terms["work"])
     return FrozenMap({
         "time.bound": Figure(tuple(piece for figure in bound.values() for piece in figure.pieces)), **bound,
@@ -211,8 +213,7 @@ def _bound(walk: Walk, sent: list[Sent], work: Polynomial, chunks: int) -> dict[
 def _estimate(walk: Walk, sent: list[Sent], work: Polynomial) -> dict[str, Polynomial]:
     """Term -> its seconds."""
     tensors = [one for one in sent if one.row.event.on_tensor and not one.linked and not one.handed]
-    runs = walk.amounts.known_sum(_total(times_sum(one.row.event) * instances_sum(walk.step, one.row.event)
-                                         for one in tensors))
+    runs = walk.amounts.known_sum(_total(executions(walk.step, one.row.event, SUMS) for one in tensors))
     inside = {
         "work": _over(work, "peak_flops", "efficiency"),
         "tensors": _carried(tensors).times(Monomial.of("exposed_tensors")),
@@ -233,11 +234,11 @@ def _waits(stage: Stage) -> Polynomial:
     """What the stage waits over what it works; where a backward has two parts, they and a forward take equally long."""
     if stage.pipeline.actions:
         waits, works = stage.bubble
-        return stage.sum(f"{waits}/{works}")
+        return stage.value(f"{waits}/{works}", SUMS)
     if not stage.pipeline.splits:
-        return stage.sum(f"({IDLE})/(m*v)")
+        return stage.value(f"({IDLE})/(m*v)", SUMS)
     third = Polynomial.read("1/3/m")
-    return Polynomial.read(repr(stage.sum(stage.waiting)), dict.fromkeys(TIMES, third))
+    return Polynomial.read(repr(stage.value(stage.waiting, SUMS)), dict.fromkeys(TIMES, third))
 
 
 def _unhidden(sent: list[Sent], work: Polynomial) -> tuple[Polynomial, ...]:
@@ -280,7 +281,7 @@ def _products(walk: Walk, units: Iterable[str] | None = None) -> Iterator[Polyno
         if units is None or walk.step.unit_of(event) in units:
             kept = unmasked(graph, op) if {"seq", "seq_kv"} <= dims else Polynomial.number(1)
             yield walk.amounts.known_sum(
-                (times_sum(event) * instances_sum(walk.step, event) * kept).times(each))
+                (executions(walk.step, event, SUMS) * kept).times(each))
 
 
 def unmasked(graph: Graph, op: Op) -> Polynomial:
@@ -323,16 +324,8 @@ def _fill(walk: Walk, stage: Stage, chunks: int) -> Polynomial:
         return _total(flop * Polynomial.number(max(Fraction(before.count(u), chunks) - (chunks > 1), Fraction(0))
                                                / stage.instances[u].evaluate({}))
                       for u, flop in own.items())
-    return stage.sum("i/v" if chunks == 1 else f"i/Max(v, {chunks})") * _total(own.values())
+    return stage.value("i/v" if chunks == 1 else f"i/Max(v, {chunks})", SUMS) * _total(own.values())
 
 
 def _over(total: Polynomial, *rates: str) -> Polynomial:
     return total.times(Monomial.of(*rates) ** -1) if total.terms else total
-
-
-def _total(parts: Iterable[Polynomial]) -> Polynomial:
-    found: dict[Monomial, Fraction] = {}
-    for part in parts:
-        for m, c in part.terms.items():
-            found[m] = found.get(m, Fraction(0)) + c
-    return Polynomial.collected(found)

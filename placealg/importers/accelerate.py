@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from placealg.importers.accelerate_mesh import mesh_of, place_axes, sequence_of, unused_mesh
-from placealg.importers.beside import text_beside
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import Document, Key, dotted, json_document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import sharding_word
+from placealg.importers.further_files import text_beside
+from placealg.importers.key_log import Said
 from placealg.importers.kinds import says_nothing
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import Said
 from placealg.importers.tables import table
 
 PRECISIONS = ("no", "fp16", "bf16", "fp8")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placealg.importers.draft import Draft
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 
 
 def mesh_key(said: Said, name: str) -> str:

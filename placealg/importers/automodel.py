@@ -13,8 +13,8 @@ from placealg.importers.kernels import read_words, run_loss
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading
-from placealg.importers.titan import float8_compute, float8_gather
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
+from placealg.importers.torchtitan_degrees import float8_compute, float8_gather
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "fusedadam": "adamw", "sgd": "sgd", "muon": "muon"}
 LOSSES = {"FusedLinearCrossEntropy": "chunked", "TEParallelCrossEntropy": "fused"}

@@ -19,10 +19,10 @@ from placealg.importers.hf import (
     read_trainer_arguments,
 )
 from placealg.importers.kernels import CUT, read_words
+from placealg.importers.key_log import Said
 from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import Said
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 
 LORA = ("lora_target_linear", "lora_target_modules", "lora_r", "lora_dropout", "lora_modules_to_save", "lora_model_dir",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placealg.importers.document import Document, Key
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 from placealg.importers.shell import CLOSE, OPEN
 
 FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)

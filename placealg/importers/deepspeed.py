@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from placealg.importers.composed_strategy import STAGES
 from placealg.importers.deepspeed_bytes import HF, ZERO, DeepSpeedBytes
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
-from placealg.importers.parts import STAGES
+from placealg.importers.key_log import Said
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import Said
 
 OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "lamb": "lamb", "sgd": "sgd", "muon": "muon", "cpuadam": "adam",
               "fusedadam": "adam", "deepspeedcpuadam": "adam", "fusedlamb": "lamb"}

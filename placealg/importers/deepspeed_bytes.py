@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from placealg.importers.composed_strategy import TYPE_NAMES
 from placealg.importers.draft import Draft
-from placealg.importers.parts import TYPE_NAMES
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "float32": 4, "float16": 2, "bfloat16": 2, "float": 4, "half": 2}
 ZERO = "zero_optimization"

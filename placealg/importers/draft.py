@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.importers.composed_strategy import Parts
 from placealg.importers.document import Document
-from placealg.importers.parts import Parts
+from placealg.importers.key_log import Said
 from placealg.importers.reading import LISTS, Options, Reading, ReadingItem, refusal
-from placealg.importers.said import Said
 from placealg.importers.tables import table
 from placealg.strategy.vocabulary import DOUBTED
 

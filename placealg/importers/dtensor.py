@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from placealg.importers.composed_strategy import GATHERED_LOGITS
 from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
 from placealg.importers.dtensor_calls import (
@@ -17,7 +18,6 @@ from placealg.importers.dtensor_calls import (
     read_types,
     said_in,
 )
-from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.python_text import parse_python
 from placealg.importers.reading import Options, Reading, refusal
 

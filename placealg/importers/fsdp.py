@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.importers.composed_strategy import TYPE_NAMES
 from placealg.importers.document import written
 from placealg.importers.draft import Draft
-from placealg.importers.parts import TYPE_NAMES
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 from placealg.models.adapters import HIGH, LOW
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")

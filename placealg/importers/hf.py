@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.importers.beside import is_there, text_beside
+from placealg.importers.composed_strategy import TYPE_NAMES
 from placealg.importers.deepspeed import Engine
 from placealg.importers.document import json_document, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.further_files import is_there, text_beside
+from placealg.importers.key_log import Said
 from placealg.importers.kinds import kind_of
 from placealg.importers.names import alike_name, kind_without_graph, shipped_name
-from placealg.importers.parts import TYPE_NAMES
-from placealg.importers.said import Said
 from placealg.importers.tables import table
-from placealg.importers.titan import float8_compute, float8_gather
+from placealg.importers.torchtitan_degrees import float8_compute, float8_gather
 from placealg.models.adapters import HIGH, LOW
 from placealg.models.config import resolve_model
 

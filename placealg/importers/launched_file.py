@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.importers.beside import beside, text_beside
 from placealg.importers.command_line import Launch, Open, devices, flags_of, launch_of
 from placealg.importers.document import Document, read_text
+from placealg.importers.further_files import beside, text_beside
 from placealg.importers.launcher import PLUGIN, SWITCHES, launched_by
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.shell import OPEN, Command, Script

@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from placealg.importers.beside import text_beside
 from placealg.importers.command_line import Launch, Open, launch_of
 from placealg.importers.document import Document, Key, typed
+from placealg.importers.further_files import text_beside
 from placealg.importers.launched_file import one_launch, with_launcher
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.shell import Command, Script

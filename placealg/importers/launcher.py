@@ -24,8 +24,8 @@ from placealg.importers.accelerate import (
 from placealg.importers.document import Document, read_text, typed
 from placealg.importers.draft import Draft
 from placealg.importers.hf import run_engine
+from placealg.importers.key_log import Said
 from placealg.importers.reading import Options
-from placealg.importers.said import Said
 from placealg.importers.tables import table
 from placealg.importers.yaml_document import yaml_document
 

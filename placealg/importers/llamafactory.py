@@ -18,10 +18,10 @@ from placealg.importers.hf import (
     read_trainer_arguments,
 )
 from placealg.importers.kernels import read_words
+from placealg.importers.key_log import Said
 from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import Said
 from placealg.importers.token_attributes import DOCUMENTS, read_tokens
 
 PROJECTED = ("use_galore", "use_apollo", "use_badam")

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placealg.importers.beside import beside
 from placealg.importers.command_line import HOLDS, Open
 from placealg.importers.document import Document, Key, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.further_files import beside
 from placealg.importers.kernels import read_words
+from placealg.importers.key_log import Said
 from placealg.importers.names import kind_without_graph, shipped_name
 from placealg.importers.reading import Options, Reading, refusal
-from placealg.importers.said import Said
 from placealg.importers.shell import Script, follow
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_owners, read_tokens
 from placealg.importers.yaml_document import yaml_document

@@ -5,16 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from placealg.importers.composed_strategy import STAGES
 from placealg.importers.document import written
 from placealg.importers.draft import Draft
+from placealg.importers.key_log import Said
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.megatron_bytes import read_bytes, read_scales
 from placealg.importers.megatron_kernels import read_kernels
 from placealg.importers.megatron_model import read_model
 from placealg.importers.megatron_recompute import read_offload, read_recompute
 from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
-from placealg.importers.parts import STAGES
-from placealg.importers.said import Said
 from placealg.importers.tables import default_of, table
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, WEIGHTS, Attribute, read_tokens
 

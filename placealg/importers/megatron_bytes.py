@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placealg.importers.draft import Draft
+from placealg.importers.key_log import Said
 from placealg.importers.lora import model_beside
-from placealg.importers.said import Said
 from placealg.models.adapters import linear_ops
 from placealg.number_formats import FORMATS
 from placealg.strategy.spec import matches

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placealg.importers.document import written
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 
 OFF = (None, "", "null", "none", "None", "0", 0, False, "false", "False")
 """What a flag says that turns nothing on."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from placealg.importers.beside import beside, is_there
 from placealg.importers.command_line import Flags, Open, plain
 from placealg.importers.document import Document, Key, dotted, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.further_files import beside, is_there
 from placealg.importers.megatron import Megatron
 from placealg.importers.megatron_lines import PRINTED, REQUIRED, printed_names
 from placealg.importers.names import kind_without_graph

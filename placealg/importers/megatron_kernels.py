@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placealg.importers.draft import Draft
 from placealg.importers.kernels import run_attention, run_dropout, run_loss
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 
 BEFORE = ("model-parallel-size", "batch-size", "checkpoint-activations", "checkpoint-num-layers", "DDP-impl",
           "distribute-checkpointed-activations", "activations-checkpoint-method", "fp8-hybrid", "fp8-e4m3",

@@ -217,8 +217,8 @@ def _deepspeed_config(draft: Draft, launch: Launch, script: Script) -> None:
     if not isinstance(named, str) or isinstance(named, Open) or OPEN in named:
         raise said.refuse("deepspeed-config", "a file decides the ZeRO stage whose name depends on what nothing sets",
                           "give it with --with, and its name with --env")
-    from placealg.importers.beside import beside
     from placealg.importers.document import json_document, read_text
+    from placealg.importers.further_files import beside
 
     text, where = script.files.get(str(named), ""), said.document.file
     if not text:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from placealg.importers.draft import Draft
+from placealg.importers.key_log import Said
 from placealg.importers.megatron_experts import LATENT, OFF, experts
 from placealg.importers.names import shipped_name
-from placealg.importers.said import Said
 from placealg.models.config import SHIPPED, shipped
 
 FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "group-query-attention",

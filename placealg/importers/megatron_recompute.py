@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from placealg.importers.draft import Draft
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 
 REGIONS = {"core_attn": ("core",), "layernorm": ("norm1", "norm2"), "mlp": ("mlp",),
            "shared_experts": ("shared_expert",), "moe": ("moe",)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from placealg.importers.draft import Draft
-from placealg.importers.said import Said
+from placealg.importers.key_log import Said
 
 UNEVEN = ("account-for-embedding-in-pipeline-split", "account-for-loss-in-pipeline-split",
           "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout")

@@ -10,11 +10,11 @@ from typing import Any
 from placealg.errors import shown
 from placealg.importers.document import Document, Key, dotted, written
 from placealg.importers.draft import Draft
+from placealg.importers.key_log import Said
 from placealg.importers.megatron import TOKENS, Megatron
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.names import kind_without_graph
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
-from placealg.importers.said import Said
 from placealg.importers.tables import table
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 

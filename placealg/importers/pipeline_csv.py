@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from placealg.errors import InputError
-from placealg.importers.beside import beside
+from placealg.importers.composed_strategy import Parts
 from placealg.importers.document import Document, read_text
 from placealg.importers.draft import Draft
-from placealg.importers.parts import Parts
+from placealg.importers.further_files import beside
+from placealg.importers.key_log import Said
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import Said
 from placealg.step.actions import Table, read_table
 from placealg.step.pipeline import ORDERS, Pipeline, work
 

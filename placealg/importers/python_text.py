@@ -63,12 +63,6 @@ class Record:
             value = value.fields.get(part) if isinstance(value, Record) else None
         return value
 
-    def line_of(self, path: str) -> int:
-        """The line on which a dotted attribute is set; 0 where nothing sets it."""
-        *above, last = path.split(".")
-        inner = self.get(".".join(above)) if above else self
-        return inner.lines.get(last, 0) if isinstance(inner, Record) else 0
-
 
 _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,

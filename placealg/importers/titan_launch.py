@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from placealg.importers.beside import beside, module_beside
 from placealg.importers.command_line import Open, devices, flags_of, launch_of
 from placealg.importers.document import Document, read_text, toml_document
+from placealg.importers.further_files import beside, module_beside
 from placealg.importers.launched_file import one_launch
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
 from placealg.importers.shell import OPEN, Command, Script

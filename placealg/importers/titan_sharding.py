@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.importers.beside import module_beside
 from placealg.importers.document import Document, Key, read_text
 from placealg.importers.draft import Draft
+from placealg.importers.further_files import module_beside
 from placealg.importers.names import shipped_name
 from placealg.importers.python_text import Evaluator, Record, Unknown, parse_python
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
-from placealg.importers.titan import GATHERED
 from placealg.importers.titan_layouts import (
     Declared,
     declared,
@@ -24,6 +23,7 @@ from placealg.importers.titan_layouts import (
     split_on,
     without_layout,
 )
+from placealg.importers.torchtitan_degrees import GATHERED
 from placealg.models.config import resolve_model
 from placealg.step.derive import operations_of
 from placealg.step.split import Placed

@@ -8,14 +8,15 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from placealg.importers.composed_strategy import TYPE_NAMES
 from placealg.importers.document import Document, written
 from placealg.importers.draft import Draft
 from placealg.importers.kernels import run_loss
+from placealg.importers.key_log import Said
 from placealg.importers.names import kind_without_graph, shipped_name
-from placealg.importers.parts import TYPE_NAMES
 from placealg.importers.reading import Options, Reading, ReadingItem, refusal
-from placealg.importers.said import Said
-from placealg.importers.titan import (
+from placealg.importers.token_attributes import DOCUMENTS, read_tokens
+from placealg.importers.torchtitan_degrees import (
     IN_A_V,
     IN_TURNS,
     Degrees,
@@ -26,7 +27,6 @@ from placealg.importers.titan import (
     place,
     stages,
 )
-from placealg.importers.token_attributes import DOCUMENTS, read_tokens
 from placealg.models.config import resolve_model
 
 SECTIONS = ("parallelism", "training", "experimental")

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.importers.beside import module_beside
 from placealg.importers.document import Document, Key, read_text, typed
+from placealg.importers.further_files import module_beside
 from placealg.importers.python_text import Evaluator, Record, Unknown, parse_python
 from placealg.importers.reading import Options, Reading, refusal
 from placealg.importers.titan_sharding import held_beside

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from placealg.errors import InputError
+from placealg.importers.composed_strategy import GATHERED_LOGITS
 from placealg.importers.document import Document, Key
 from placealg.importers.draft import Draft
 from placealg.importers.lora import model_beside
 from placealg.importers.model import model_of_fields
 from placealg.importers.names import kind_without_graph
-from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.python_text import Evaluator, class_attributes, class_defaults, parse_python
 from placealg.importers.reading import Options, Reading, refusal
 from placealg.models.config import SHIPPED, shipped

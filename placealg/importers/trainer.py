@@ -23,11 +23,11 @@ from placealg.importers.hf import (
     recomputes,
 )
 from placealg.importers.kernels import read_words
+from placealg.importers.key_log import Said
 from placealg.importers.kinds import kind_of, says_nothing
 from placealg.importers.launcher import launched_precision, launcher_of, read_launched_deepspeed, sets_up
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import Said
 
 BATCH = "per_device_train_batch_size"
 MODELS = ("model_name_or_path", "model_name", "base_model")

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placealg.importers.beside import text_beside
 from placealg.importers.document import Document
 from placealg.importers.draft import Draft
 from placealg.importers.fsdp import read_fsdp
+from placealg.importers.further_files import text_beside
 from placealg.importers.hf import (
     read_adapter_ddp,
     read_ddp,
@@ -21,6 +21,7 @@ from placealg.importers.hf import (
     recomputes,
 )
 from placealg.importers.kernels import LIGER, read_words, run_loss
+from placealg.importers.key_log import Said
 from placealg.importers.launcher import (
     launched_by,
     launched_precision,
@@ -30,7 +31,6 @@ from placealg.importers.launcher import (
 )
 from placealg.importers.lora import ALL, AdapterKeys, read_adapters
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import Said
 from placealg.importers.token_attributes import DOCUMENTS, POSITIONS, read_tokens
 from placealg.importers.yaml_document import yaml_document
 

@@ -4,12 +4,28 @@ Read this file as the theorem's two conditions, for one unknown element i, unit 
 every live update the gradient's weight of x is the reference weight, on a defined value, with exactly the reference's
 transforms applied, each element counted once in the norm. *State consistency*: every observed read sees the reference's
 version. Nothing here depends on how a program came about.
+
+Its words, by the modules of `calculus` that define them. `contribution.py`: a *Value* is what a device holds of a
+gradient, a sum of *Terms*, each a coefficient where the device stands at some positions; a *Tag* is a transform that
+was applied to it, with the *Slot* (a partial norm, or a flag) that it used, which says on which ranks each element
+counts. `versions.py`: a *Version* says which copy of a state a device holds; *Guarded* is one that is right if some
+updates were. `machine.py`: what is observed of a step: *Read* (a version is used), *Updated* (an update ran), *Relied*
+(an event of another group used this group's norm or flag).
+
+In the order of the questions, `examine.py` asks of a group
+
+    gradient                     gradient_integrity of every Updated, counted_integrity of every Relied: equal_counts
+    normalizer                   the same, under own_counts
+    update                       update_integrity of every Updated, part_integrity of every Relied
+    view, update, random         no Read of the step itself is a wrong_read: of a weight, of a counter, of the stream
+    invariant                    nor one of what it stores and leaves, nor any of a later step
+    init                         nor any of a run from its start, or resumed, where those of every step are right
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import z3
@@ -96,34 +112,6 @@ def gradient_integrity(update: Updated, reference: Reference, group: Group, weig
     return and_(conditions)
 
 
-def part_integrity(relied: Relied, reference: Reference) -> Bool:
-    """Where an event reads it, the norm counts each element of the group once, or the flag is the reference's.
-
-    A norm that counts the group only at the ends of a pipeline fails this: other stages read it, and have nothing.
-    """
-    if relied.value == "norm":
-        whole = z3.BoolVal(False) if relied.slot and relied.slot.apart else _whole_norm(Tag("clip", relied.slot))
-    else:
-        whole = skip_integrity(relied.slot, reference)
-    return z3.Implies(symbols.at_pairs(relied.where), whole)
-
-
-def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
-    """The device decides as the reference does whether the step is skipped.
-
-    It does iff its flag is of this step and, if the reference skips, each element of the group was checked, once or
-    more often, untransformed; if it does not skip, none was. A sum without a closed form is no evidence of either.
-    """
-    if flag is None:
-        return z3.BoolVal(not reference.skip)
-    if not flag.defined or flag.counted.tags:
-        return z3.BoolVal(False)
-    terms = per_element(Value(flag.terms), of_any).terms
-    known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
-    looked = or_([symbols.indicator(t) for t in known])
-    return looked if reference.skip else and_(z3.BoolVal(known == list(terms)), not_(looked))
-
-
 def counted_integrity(slot: Slot | None, reference: Reference, weighting: Weighting) -> Bool:
     """What the norm counts, or the flag checks, is the reference's gradient."""
     if slot is None or slot == STALE:
@@ -154,6 +142,34 @@ def update_integrity(update: Updated, reference: Reference, group: Group) -> Boo
     if group.locality != "elementwise":
         conditions += list(_whole_matrix(update, group))
     return and_(conditions)
+
+
+def part_integrity(relied: Relied, reference: Reference) -> Bool:
+    """Where an event reads it, the norm counts each element of the group once, or the flag is the reference's.
+
+    A norm that counts the group only at the ends of a pipeline fails this: other stages read it, and have nothing.
+    """
+    if relied.value == "norm":
+        whole = z3.BoolVal(False) if relied.slot and relied.slot.apart else _whole_norm(Tag("clip", relied.slot))
+    else:
+        whole = skip_integrity(relied.slot, reference)
+    return z3.Implies(symbols.at_pairs(relied.where), whole)
+
+
+def skip_integrity(flag: Slot | None, reference: Reference) -> Bool:
+    """The device decides as the reference does whether the step is skipped.
+
+    It does iff its flag is of this step and, if the reference skips, each element of the group was checked, once or
+    more often, untransformed; if it does not skip, none was. A sum without a closed form is no evidence of either.
+    """
+    if flag is None:
+        return z3.BoolVal(not reference.skip)
+    if not flag.defined or flag.counted.tags:
+        return z3.BoolVal(False)
+    terms = per_element(Value(flag.terms), of_any).terms
+    known = [t for t in terms if not any(n.startswith(OPAQUE) for n in t.coefficient.names())]
+    looked = or_([symbols.indicator(t) for t in known])
+    return looked if reference.skip else and_(z3.BoolVal(known == list(terms)), not_(looked))
 
 
 def _whole_norm(tag: Tag) -> Bool:
@@ -201,6 +217,7 @@ def _always(update: str, rank: Mapping[str, Position]) -> Bool:
     return z3.BoolVal(True)
 
 
+@lru_cache(maxsize=2**12)
 def wrong_version(version: Version, want: int, right: Right = _always) -> Bool:
     """The device does not hold version `want`; `right(update, rank)` says whether an update was right on a rank."""
     if isinstance(version, Choice):

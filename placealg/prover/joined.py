@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from placealg.step.event import Event, Rule
+from placealg.step.event import PARTIALS, Event, Rule
 from placealg.step.lower import lowered
 from placealg.step.program import Step
-
-ON_EVERY_RANK = ("norm", "skip")
-"""Values that an event makes on every rank, of the elements that `where` selects: the second replaces the first."""
 
 
 def prepared(step: Step) -> Step:
@@ -40,7 +37,7 @@ def complementary(one: Event, other: Event) -> bool:
     if replace(first, but=not first.but) != second or first.axis in one.axes:
         return False
     whole = one.verb == "update" and first.rank is None  # of a matrix, an owner's part may read the others as they were
-    return not whole and not (one.value in ON_EVERY_RANK and not one.axes)
+    return not whole and not (one.value in PARTIALS and not one.axes)
 
 
 def _same(event: Event) -> Event:

@@ -22,7 +22,7 @@ from placealg.prover.calculus.machine import Read, Relied, Site, Updated
 from placealg.prover.calculus.microbatches import Case
 from placealg.prover.calculus.one_step import AGAIN, Prefixes, Program, Run, run_step
 from placealg.prover.calculus.places import NoRule
-from placealg.prover.calculus.positions import PEER
+from placealg.prover.calculus.positions import PEER, Pairs
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.ops.findings import FailureKind
@@ -103,15 +103,18 @@ class Obligations:
     open: list[str] = field(default_factory=list)
 
     def add(self, obligation: str, key: Hashable, case: Case | None, failure: Callable[[], Failure],
-            decided: bool = False) -> None:
-        """Add an instance: a way to fail, or a further case of a known way; `decided`: its data show it is right."""
-        self.instances[obligation] += 1
+            decided: bool = False, times: int = 1) -> None:
+        """Add an instance, or several that are alike: a way to fail, or a further case of a known way.
+
+        `decided`: its data show it is right.
+        """
+        self.instances[obligation] += times
         if decided and not self.full:
-            self.data[obligation] += 1
+            self.data[obligation] += times
             return
         known = self.failures.get(key) or failure()
         more = () if case is None or case in known.cases else (case,)
-        self.failures[key] = replace(known, cases=(*known.cases, *more), instances=known.instances + 1)
+        self.failures[key] = replace(known, cases=(*known.cases, *more), instances=known.instances + times)
 
     def hold(self, obligation: str) -> None:
         """Count one instance that is true by construction (no formula)."""
@@ -246,6 +249,11 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
     def trusted() -> list[Any]:
         return [not_(correct.wrong_read(r)) for r in shown]
 
+    @cache
+    def seen(flag: str, right: Any) -> Any:
+        of = correct.on_ranks(lambda name: right if name == flag else z3.BoolVal(True))
+        return or_([and_(correct.wrong_read(read, of), well) for read, well in zip(shown, trusted(), strict=True)])
+
     conditions: Mapping[str, Callable[[Updated], Any]] = {
         "gradient": lambda u: weighted(u, True),
         "normalizer": lambda u: weighted(u, "equal_counts" in reference.hypotheses),
@@ -258,21 +266,18 @@ def _updates(found: Obligations, step: Step, group: Group, run: Run, shown: tupl
 
             def failure(name: str = name, update: Updated = update,
                         condition: Callable[[Updated], Any] = condition) -> Failure:
-                right = condition(update)
-                of = correct.on_ranks(lambda flag: right if flag == update.flag else z3.BoolVal(True))
-                seen = or_([and_(correct.wrong_read(read, of), well)
-                            for read, well in zip(shown, trusted(), strict=True)])
-                return Failure(name, update.event, seen, WRONG[name], update=update,
+                return Failure(name, update.event, seen(update.flag, condition(update)), WRONG[name], update=update,
                                site=run.end.site, exact=run.whole)
             found.add(name, (name, update, shown, run.whole), run.case, failure)
 
 
 def _norms(found: Obligations, step: Step, run: Run) -> None:
     """Add the failures of this group's partial norm and flag where clips and updates of other groups read them."""
-    reference = step.reference
+    reference, alike = step.reference, dict[tuple[str, int, Pairs], list[Relied]]()
     for relied in run.end.relied:
-        if not (reference.clip if relied.value == "norm" else reference.skip or relied.slot):
-            continue
+        if reference.clip if relied.value == "norm" else reference.skip or relied.slot:
+            alike.setdefault((relied.value, id(relied.slot), relied.where), []).append(relied)
+    for relied, *others in alike.values():
         conditions: Mapping[str, Callable[[Relied], Any]] = {
             "gradient": lambda r: correct.counted_integrity(r.slot, reference, correct.equal_counts(reference)),
             "normalizer": lambda r: correct.counted_integrity(r.slot, reference, correct.own_counts(reference)),
@@ -285,7 +290,8 @@ def _norms(found: Obligations, step: Step, run: Run) -> None:
                 kind = FailureKind.NORM if relied.value == "norm" else FailureKind.FLAG
                 return Failure(name, relied.event, not_(holds(relied)), MISSES[relied.value],
                                slot=(relied.slot,), exact=run.whole, kind=kind)
-            found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure)
+            found.add(name, (name, relied.value, relied.slot, relied.where, run.whole), run.case, failure,
+                      times=1 + len(others))
 
 
 def _schedule(found: Obligations, step: Step, group: Group) -> None:

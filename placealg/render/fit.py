@@ -8,11 +8,11 @@ from fractions import Fraction
 from typing import Any
 
 from placealg.check.changes import Change
-from placealg.cost.certain import LEAST, certain_if
 from placealg.cost.compute import Compute, value_of
 from placealg.cost.formula import json_number
 from placealg.cost.layouts import Layout
 from placealg.cost.machines import found_in
+from placealg.cost.memory_hypotheses import LEAST, certain_if
 from placealg.cost.sizing import NO_MARGIN, Degree, Fit, Margin
 from placealg.cost.times import HYPOTHESES
 from placealg.frozen import FrozenMap

@@ -23,15 +23,12 @@ from placealg.simulator.operate import operate
 from placealg.simulator.parameters import unset
 from placealg.simulator.pipeline import message, run_stages
 from placealg.step.event import MICROBATCH
-from placealg.step.program import GROUP_VALUES, Event, Node
+from placealg.step.program import GROUP_VALUES, PARTIALS, Event, Node
 from placealg.step.verbs import MESSAGES
 
 _INITIAL = {"moments": ZERO, "step": ZERO, "rng": FIRST_STREAM, "loss_scale": network.FIRST_SCALE}
 _COPIED = {"master": "weight", "weight": "master", "average": "weight", "grad_sum": "grad"}
 """Value -> what `assign` copies where the event names no source."""
-
-_IN_PARTS = ("norm", "skip")
-"""The values of which every group has a part, and a reduction sums them all."""
 
 
 def run(m: Machine, nodes: Iterable[Node], microbatches: int | None = None) -> None:
@@ -160,7 +157,7 @@ def _reduce(m: Machine, e: Event) -> None:
 
 
 def _all_reduce(m: Machine, e: Event) -> None:
-    if e.value not in _IN_PARTS or e.group:
+    if e.value not in PARTIALS or e.group:
         _reduce(m, e)
         return
     for slot in m.slots:

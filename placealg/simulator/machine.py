@@ -27,6 +27,7 @@ from placealg.simulator.reference import Slot, at_risk, slots
 from placealg.simulator.setting import Setting
 from placealg.simulator.space import OwnedElements
 from placealg.simulator.space import of as space_of
+from placealg.simulator.stages import SCALARS
 from placealg.simulator.stages import of as stages_of
 from placealg.simulator.store import Store
 from placealg.step.program import GROUP_VALUES, Event, Group, Step
@@ -39,7 +40,6 @@ Team = Mapping[tuple[int, ...], int]
 Message = tuple[int, str, int, int]
 """(rank that gets it, the tensor or gradient, its instance, microbatch)."""
 
-SCALARS = ("step", "rng", "loss_scale", "count", "norm", "skip")
 _READS = {"accumulate": "grad", "publish": "master", "norm": "grad_sum"}
 
 

@@ -13,12 +13,14 @@ from placealg.models.graph import Graph
 from placealg.simulator.rules import home, stage_order
 from placealg.simulator.setting import Setting, fitting
 from placealg.step.pipeline import Item, Pipeline
-from placealg.step.program import Event, Reference
+from placealg.step.program import PARTIALS, Event, Reference
+from placealg.step.verbs import COUNTERS
 
 Instance = tuple[str, int]
 """(unit, instance)."""
 
-_EVERYWHERE = ("step", "rng", "loss_scale", "count", "norm", "skip")
+SCALARS = (*COUNTERS, *PARTIALS, "count")
+"""The values without elements, which every rank has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Stages:
 
         What is on every rank (step, random stream, counts, partial norms, flags) acts on every stage.
         """
-        if event.value in _EVERYWHERE:
+        if event.value in SCALARS:
             return frozenset(range(self.ranks))
         if event.group:
             return self.holding(event.group, instance)

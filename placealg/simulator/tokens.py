@@ -26,8 +26,6 @@ PAIR = 2
 """Two tokens that stand side by side weigh so much together."""
 
 _PAIRS = np.array([(1, 1), (0, 2), (2, 0)], np.int64)
-_PACKED = 2
-"""How many documents a sequence has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,8 @@ def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
     numbered = []
     for event in events:
         seen[event.path] += 1
-        numbered.append(replace(event, copy=seen[event.path]))
+        copy = seen[event.path]
+        numbered.append(event if event.copy == copy else replace(event, copy=copy))
     return tuple(numbered)
 
 

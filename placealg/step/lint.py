@@ -16,9 +16,10 @@ from placealg.step.event import GLOBAL_VALUES, MICROBATCH, PARTIALS, STEP_PHASES
 from placealg.step.gradient_targets import receivers
 from placealg.step.graph import Storage, reads, writes
 from placealg.step.program import Node, Step
+from placealg.step.verbs import COUNTERS, STATES
 from placealg.step.versions import Version, origins
 
-LASTING = ("weight", "master", "moments", "average", "step", "rng", "loss_scale")
+LASTING = (*STATES, *COUNTERS)
 """The values that a step leaves to the next one."""
 
 OF_A_MICROBATCH = ("activation", "gradient", "loss", "grad")

@@ -74,7 +74,15 @@ BESIDE = "what an op keeps beside its result"
 HANDED_ON, HANDED = "what an instance of a repeated unit passes to the next", "what it receives from the one before"
 """What a verb applies to in addition to the named values."""
 
-_STATES = ("weight", "master", "moments", "average")
+LOSS_SCALE = "loss_scale"
+"""The state that multiplies the loss, and divides gradients again; divisors name it."""
+
+STATES = ("weight", "master", "moments", "average")
+"""The states of a parameter group."""
+
+COUNTERS = ("step", "rng", LOSS_SCALE)
+"""The states of no group: one number each, which every rank has from step to step."""
+
 _GRADIENTS = ("grad", "grad_sum")
 _TENSORS = (TENSOR, GRADIENT)
 
@@ -82,13 +90,13 @@ MESSAGES = ("send", "recv")
 """The verbs of a pipeline, from stage to stage."""
 
 VERBS: Mapping[str, Verb] = {v.name: v for v in (
-    Verb("broadcast", True, (*_STATES, "step", "rng", "loss_scale"), True,
+    Verb("broadcast", True, (*STATES, *COUNTERS), True,
          "every rank's copy becomes a copy of what the rank with coordinate `root` on each of the axes holds; garbage "
          "if there is none"),
-    Verb("slice", False, (*_STATES, *_GRADIENTS, *_TENSORS), True,
+    Verb("slice", False, (*STATES, *_GRADIENTS, *_TENSORS), True,
          "a rank keeps the elements that it owns along the axes (of a tensor: by the dim of `to`) and drops the rest. "
          "Under a layout NAME(AXIS) it keeps as many, but which ones, each rank along the axis says for itself"),
-    Verb("free", False, (*_STATES, *_GRADIENTS, TENSOR, BESIDE, REGION), False,
+    Verb("free", False, (*STATES, *_GRADIENTS, TENSOR, BESIDE, REGION), False,
          "a rank drops what it does not own along the axes (everything, without axes): the gathered copy ends. Of a"
          " tensor the version on the tier ends, or what an op kept beside its result; of a region all that its ops "
          "made or kept and no op outside it reads, but for the ops that `reads` names, and the versions made for "
@@ -100,7 +108,7 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
          "element i becomes, on every rank, what the owner of i along the axes (of a tensor: by the dim of `from`) "
          "holds; garbage if the owner lacks it",
          kinds=(Kind.S, Kind.I)),
-    Verb("assign", False, (*_STATES, "grad_sum", "step", "rng", "loss_scale", SLOT), False,
+    Verb("assign", False, (*STATES, "grad_sum", *COUNTERS, SLOT), False,
          "the value becomes a copy of its source: master of weight, weight of master, average of weight, grad_sum of "
          "grad; moments, step, rng and loss_scale of their initial value; not held where the source is not. What "
          "enters a repeated unit is the version read in its first instance and the unit's last tensor of the "
@@ -163,7 +171,7 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("clip", False, ("grad_sum",), False,
          "what is held is multiplied by the clip factor, a function of the sum of all groups' partial norms on the "
          "rank: garbage where one is missing"),
-    Verb("update", False, ("master", "average", "step", "rng", "loss_scale"), False,
+    Verb("update", False, ("master", "average", *COUNTERS), False,
          "master and moments, where master is held and the rank does not skip the step, become the optimizer's "
          "function of master, moments, grad_sum and step; garbage where an input is not held. A per-matrix optimizer "
          "also reads its whole_reads over the whole matrix. The step that master takes is divided by the divisor. step "
@@ -174,21 +182,18 @@ VERBS: Mapping[str, Verb] = {v.name: v for v in (
     Verb("publish", True, ("weight",), False,
          "weight becomes what master is on the owner along the axes (garbage if the owner lacks it); "
          "without axes: what master is on the rank, where held", kinds=(Kind.S, Kind.I), origin="master"),
-    Verb("offload", False, (*_STATES, *_GRADIENTS, TENSOR, BESIDE), False,
+    Verb("offload", False, (*STATES, *_GRADIENTS, TENSOR, BESIDE), False,
          "the host copy becomes a copy of the device's source, or that on the nvme one of the host's. Of a tensor: of "
          "the version that is read under the label, on that tier; not held where that is not"),
-    Verb("fetch", False, (*_STATES, *_GRADIENTS, TENSOR, BESIDE), False,
+    Verb("fetch", False, (*STATES, *_GRADIENTS, TENSOR, BESIDE), False,
          "the device copy becomes a copy of the host's source, or the host's one of that on the nvme. Of a tensor: "
          "likewise; ops, and other redistributions, read what is on the device"),
-    Verb("store", False, ("weight", "moments", "average", "step", "rng", "loss_scale"), False,
+    Verb("store", False, ("weight", "moments", "average", *COUNTERS), False,
          "what is held goes to the checkpoint"),
-    Verb("load", False, ("weight", "moments", "average", "step", "rng", "loss_scale"), False,
+    Verb("load", False, ("weight", "moments", "average", *COUNTERS), False,
          "the value becomes what the checkpoint holds for the rank, and nothing else is held"),
 )}
 """Verb -> its meaning. A collective needs every rank of its group: `where` may not split one."""
-
-LOSS_SCALE = "loss_scale"
-"""The state that multiplies the loss, and divides gradients again; divisors name it."""
 
 CARRIED: Mapping[str, str] = {"average": "weight"}
 """State of a group that no gradient reaches -> the value that its update takes in, after the step's own update."""

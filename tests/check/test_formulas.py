@@ -20,7 +20,8 @@ from placealg.check.formulas import IDENTICAL, compare
 from placealg.cost.break_even import crossings
 from placealg.cost.comparison import Over, read_claim
 from placealg.cost.costs import Costs
-from placealg.cost.formula import Formula, Size
+from placealg.cost.expressions import Size
+from placealg.cost.formula import Formula
 from placealg.cost.plain import conditions, difference
 from placealg.errors import InputError
 from placealg.models.config import resolve_model

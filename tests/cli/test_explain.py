@@ -15,8 +15,8 @@ from placealg.cli.examples import names, program
 from placealg.cli.explanations import NO_PROGRAM, UNREFUTED, _lemmas, cheap, explain, explanations
 from placealg.cli.glosses import HYPOTHESES, Explained
 from placealg.cli.key_explanations import FIELD_SAYS, GRAMMAR
-from placealg.cost.certain import LEAST
 from placealg.cost.machines import machines
+from placealg.cost.memory_hypotheses import LEAST
 from placealg.cost.times import HYPOTHESES as TIMES
 from placealg.cost.times import PARAMETERS
 from placealg.placement import KINDS, MODES, REDISTRIBUTIONS

@@ -6,7 +6,8 @@ import pytest
 import sympy
 
 from placealg.cost.bindings import Bindings
-from placealg.cost.formula import Formula, symbol
+from placealg.cost.expressions import symbol
+from placealg.cost.formula import Formula
 from placealg.cost.indices import Of, index_of, summed
 from placealg.errors import InputError
 

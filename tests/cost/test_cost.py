@@ -20,7 +20,8 @@ from placealg.cost.bounds import at_most, largest
 from placealg.cost.communication import collective_of, communication, sent_factor
 from placealg.cost.costs import Costs
 from placealg.cost.document import cost_json
-from placealg.cost.formula import Formula, json_number, symbol
+from placealg.cost.expressions import EXPRESSIONS, symbol
+from placealg.cost.formula import Formula, json_number
 from placealg.cost.held import accesses, first_contributions, visits
 from placealg.cost.memory import Memory, memory
 from placealg.errors import InputError
@@ -363,7 +364,7 @@ def test_a_matrix_optimizer_gathers_what_it_reads() -> None:
     assert memory(adafactor).transient == memory(lamb).transient
     assert [e.bytes for e in lamb.events if e.verb == "all_gather"] == ["", "4", "o - 4"]
     heavier = Amounts(reference(replace(GROUP, types=FrozenMap({"o": "8"}))))
-    assert heavier.size(heavier.reference.groups[0], "o - 4") == 4
+    assert heavier.size(heavier.reference.groups[0], "o - 4", EXPRESSIONS) == 4
 
 
 def test_conventions() -> None:

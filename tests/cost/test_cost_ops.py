@@ -19,7 +19,7 @@ from placealg.cost.document import cost_json
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
-from placealg.cost.regions import cost_by_region, kept_for_backward
+from placealg.cost.regions import kept_for_backward
 from placealg.frozen import FrozenMap
 from placealg.models.build import graph
 from placealg.models.config import resolve_model
@@ -196,7 +196,7 @@ def test_keeping_rows_sum_to_the_activations() -> None:
 @pytest.mark.parametrize("name", ["tp_sp", "zero3*tp*recompute_full"])
 def test_regions_sum_to_the_totals(name: str, convention: str) -> None:
     step = step_of(name)
-    rows = cost_by_region(step, convention)
+    rows = Costs(step, convention).regions
     assert sum((r.activations for r in rows), formula("0")) == memory(step).activations
     assert sum(value(r.sent) for r in rows) == value(communication(step, convention).total)
     assert len({r.region for r in rows}) == len(rows) and rows[0].region == "embedding"
@@ -388,7 +388,7 @@ def test_given_sizes_reach_every_formula() -> None:
 def test_tables_show_every_row() -> None:
     sizes = {n: Fraction(v) for n, v in (*SIZES.items(), ("tp", 3))}
     step = step_of("tp_sp")
-    kept, rows = kept_for_backward(step), cost_by_region(step)
+    kept, rows = kept_for_backward(step), Costs(step).regions
     for lines in (saved(kept, sizes, 120), by_region(rows, sizes, 120), saved(kept, {}, 80), by_region(rows, {}, 80)):
         assert all(len(plain(text)) <= 120 for text in lines)
     text = "\n".join(plain(t) for t in saved(kept, sizes, 120))

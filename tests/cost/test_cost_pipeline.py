@@ -17,11 +17,13 @@ from conftest import run_placealg
 import placealg as pa
 from placealg.arith import parse
 from placealg.cost.communication import communication
+from placealg.cost.costs import Costs
 from placealg.cost.document import cost_json
+from placealg.cost.expressions import EXPRESSIONS
 from placealg.cost.flop import flop
 from placealg.cost.formula import Formula
 from placealg.cost.memory import chosen, memory
-from placealg.cost.regions import cost_by_region, kept_for_backward
+from placealg.cost.regions import kept_for_backward
 from placealg.cost.schedule import schedule
 from placealg.cost.stage import StageStep, on_stage
 from placealg.errors import InputError
@@ -99,7 +101,8 @@ def test_messages_are_those_of_the_generated_schedule(order: str, ranks: int, ch
     for i in range(ranks):
         stage = on_stage(step, i, {"pp": ranks}).stage
         for phase in ("forward", "backward"):
-            assert stage.write(stage.messages("layer", phase)) * 2 * ranks == crossing[i, phase], (i, phase)
+            sent = stage.value(stage.messages("layer", phase), EXPRESSIONS)
+            assert sent * 2 * ranks == crossing[i, phase], (i, phase)
 
 
 def test_a_tied_parameter_is_summed_over_the_two_stages_that_hold_it() -> None:
@@ -210,7 +213,7 @@ def test_activations_are_one_microbatch_s_times_those_in_flight(order: str, axes
     got = memory(step).activations
     assert value(got, m=m, pp=pp) == want
     assert value(sum((k.bytes for k in kept_for_backward(step)), formula("0")), m=m) == want
-    assert value(sum((r.activations for r in cost_by_region(step)), formula("0")), m=m) == want
+    assert value(sum((r.activations for r in Costs(step).regions), formula("0")), m=m) == want
 
 
 def test_what_leaves_a_layer_is_kept_once_per_chunk() -> None:

@@ -7,9 +7,10 @@ from fractions import Fraction
 import pytest
 
 from placealg.cost.activations import Activations
-from placealg.cost.amounts import Amounts, monomial
+from placealg.cost.amounts import Amounts
 from placealg.cost.communication import communication
 from placealg.cost.document import SUMMED_IN_RINGS, assumed
+from placealg.cost.expressions import monomial
 from placealg.cost.formula import Formula
 from placealg.cost.memory import memory
 from placealg.errors import InputError

@@ -20,8 +20,8 @@ from typing import Any
 
 from placealg.cases.case import default_model
 from placealg.errors import InputError
+from placealg.importers.composed_strategy import GATHERED_LOGITS
 from placealg.importers.model import model_of
-from placealg.importers.parts import GATHERED_LOGITS
 from placealg.importers.read import read
 from placealg.importers.reading import Reading
 from placealg.mesh import Mesh

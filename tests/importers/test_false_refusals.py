@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from placealg.errors import InputError
+from placealg.importers.key_log import SUSPICIOUS
 from placealg.importers.read import read, read_words, reading_of
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import SUSPICIOUS
 
 HERE = Path(__file__).parent / "miniatures"
 IDLE = ("layernorm_zero_centered_gamma", "layernorm-zero-centered-gamma", "zero_grad_set_to_none", "parallel_attention",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from placealg.importers.key_log import _off
 from placealg.importers.read import reading_of
 from placealg.importers.reading import Options, Reading
-from placealg.importers.said import _off
 
 PLAIN = {
     "trl": {"model_name_or_path": "meta-llama/Llama-3.1-8B", "dataset_name": "mine"},

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import placealg as pa
+from placealg.cost.expressions import EXPRESSIONS
 from placealg.cost.stage import THE_ONE, locate, on_stage, stage_of
 from placealg.errors import InputError
+from placealg.polynomial import SUMS
 from placealg.step.pipeline import ONE_STAGE
 from placealg.step.place import FIRST_STAGE, LAST_STAGE, MIDDLE, PREDICTING, At, Place
 
@@ -34,5 +36,5 @@ def test_a_step_without_a_pipeline_is_at_the_one_stage_of_one() -> None:
     assert stage is THE_ONE and step.reference.pipeline is ONE_STAGE
     assert stage.first and stage.last and not stage.several and stage.number == 0 and ONE_STAGE.ranks({"dp": 8}) == 1
     for text in (stage.in_flight, stage.outputs_in_flight, stage.held):
-        assert stage.write(text) == 1 and str(stage.sum(text)) == "1"
-    assert stage.write(stage.waiting) == 0 and not stage.sum(stage.waiting).terms
+        assert stage.value(text, EXPRESSIONS) == 1 and str(stage.value(text, SUMS)) == "1"
+    assert stage.value(stage.waiting, EXPRESSIONS) == 0 and not stage.value(stage.waiting, SUMS).terms

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
@@ -71,6 +72,7 @@ def each_cell(coefficient: Monomial, change: Callable[[dict[str, Position]], Map
     return changed
 
 
+@lru_cache(maxsize=2**12)
 def move(coefficient: Monomial, axis: str, position: Position) -> Monomial:
     """The coefficient, evaluated on the device at `position` along `axis`."""
     return each_cell(coefficient, lambda cell: _moved(cell, axis, position))
@@ -139,6 +141,8 @@ class Term:
 
     def on(self, pairs: Pairs) -> Term:
         """The term on the ranks at all `pairs`, 0 elsewhere."""
+        if not pairs:
+            return self
         at, given = dict(self.at), self.given
         for axis, position in sorted(pairs):
             if at.setdefault(axis, position) != position:
@@ -184,6 +188,8 @@ def merged(terms: Iterable[Term]) -> tuple[Term, ...]:
             term = replace(term, coefficient=Monomial(number, term.coefficient.powers))
         total[key] = term
     kept = [t for t in total.values() if t.coefficient.coefficient != 0]
+    if len(kept) < 2:
+        return tuple(kept)
     return tuple(sorted(kept, key=lambda t: (str(t.coefficient), sorted(t.at.items()), sorted(t.given))))
 
 
@@ -295,7 +301,8 @@ class Value:
 
     def masked(self, pairs: Iterable[tuple[str, Position]]) -> Value:
         """The value held only where the device is at all `pairs` as well."""
-        return replace(self, mask=self.mask | frozenset(pairs))
+        mask = self.mask.union(pairs)
+        return self if len(mask) == len(self.mask) else replace(self, mask=mask)
 
     def plus(self, other: Value) -> Value:
         """`other` added where this value is held; undefined where `other` is not held."""

@@ -7,7 +7,7 @@ it by the rules of transfer.py. No solver is needed here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from placealg.arith import ONE, Monomial
 from placealg.prover.calculus import versions
@@ -16,10 +16,8 @@ from placealg.prover.calculus.positions import OWNER, Pairs
 from placealg.prover.calculus.versions import CURRENT, NEXT, UNHELD, Version
 from placealg.prover.ops.flow import Flows
 from placealg.step.program import Group, Reference
-from placealg.step.verbs import LOSS_SCALE
+from placealg.step.verbs import STATES
 
-STATES = ("weight", "master", "moments", "average")
-GLOBALS = ("step", "rng", LOSS_SCALE)
 Key = tuple[str, str]
 
 
@@ -105,9 +103,10 @@ class Machine:
 
     def copy(self, log: bool = False) -> Machine:
         """The same state, with a copy of the log or with an empty one."""
-        return replace(self, versions=dict(self.versions), stored=dict(self.stored), values=dict(self.values),
-                       begun=set(self.begun), terms=dict(self.terms), reads=self.reads[:] if log else [],
-                       updates=self.updates[:] if log else [], relied=self.relied[:] if log else [])
+        reads, updates, relied = (self.reads[:], self.updates[:], self.relied[:]) if log else ([], [], [])
+        return type(self)(self.reference, self.group, self.site, self.flows, dict(self.versions), dict(self.stored),
+                          dict(self.values), self.slot, self.skip, self.count, self.seed, self.started,
+                          dict(self.terms), set(self.begun), reads, updates, relied, self.steps)
 
     @property
     def owners(self) -> Pairs:

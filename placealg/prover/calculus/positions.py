@@ -111,11 +111,6 @@ def is_owner(position: str) -> bool:
     return position.startswith(_OWN)
 
 
-def is_stage(position: str) -> bool:
-    """Whether a position is a stage of a pipeline."""
-    return position.startswith(_STAGE)
-
-
 def is_contracted(position: str) -> bool:
     """Whether a position is the owner of an index over which an op contracted."""
     return _CONTRACTED in position

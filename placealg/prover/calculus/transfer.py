@@ -16,7 +16,7 @@ from placealg.prover.calculus import versions
 from placealg.prover.calculus.contribution import ABSENT, Slot, Tag, Term, Value, chosen, excepted, merged
 from placealg.prover.calculus.event_ranks import left_out, owner_of, owner_pairs, pairs
 from placealg.prover.calculus.largest import larger, merged_over
-from placealg.prover.calculus.machine import GLOBALS, STATES, Key, Machine, Read, Relied, Updated
+from placealg.prover.calculus.machine import Key, Machine, Read, Relied, Updated
 from placealg.prover.calculus.microbatches import Iteration
 from placealg.prover.calculus.parameter_uses import operate, unset
 from placealg.prover.calculus.places import (
@@ -32,7 +32,7 @@ from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Gu
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.stages import ends, held_on, tied
 from placealg.step.program import LOOPED, STEP_PHASES, Event
-from placealg.step.verbs import CARRIED, LOSS_SCALE, SOURCES, VERBS
+from placealg.step.verbs import CARRIED, COUNTERS, LOSS_SCALE, SOURCES, STATES, VERBS
 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
@@ -311,7 +311,7 @@ def _update(machine: Machine, event: Event, iteration: Iteration) -> None:
         machine.relied.append(Relied(event.path, "skip", machine.skip, pairs(event)))
     if event.group not in ("", machine.group.name):
         return
-    if event.value in GLOBALS:
+    if event.value in COUNTERS:
         old = machine.version(event.value)
         _set(machine, (event.value, "device"), versions.each(old, lambda v: NEXT if v == CURRENT else GARBAGE), event)
         return

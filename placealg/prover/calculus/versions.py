@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
 from placealg.frozen import FrozenMap
 from placealg.prover.calculus.contribution import Equality
@@ -40,6 +42,16 @@ class Choice:
     test: Equality
     yes: Version
     no: Version
+    mark: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mark", hash((self.test, self.yes, self.no)))
+
+    def __hash__(self) -> int:
+        return self.mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Choice, (self.test, self.yes, self.no)
 
 
 Version = Leaf | Choice
@@ -51,6 +63,7 @@ def _cofactor(version: Version, test: Equality, holds: bool) -> Version:
     return version
 
 
+@lru_cache(maxsize=2**16)
 def choose(test: Equality, yes: Version, no: Version) -> Version:
     """The diagram that is `yes` where `test` holds and `no` elsewhere, in canonical form.
 
@@ -97,6 +110,7 @@ def both(one: Version, two: Version, join: Callable[[Leaf, Leaf], Leaf]) -> Vers
     return each(two, lambda leaf: join(one, leaf))
 
 
+@lru_cache(maxsize=2**16)
 def read_at(version: Version, axis: str, position: Position) -> Version:
     """The version held by the rank at `position` along `axis`, as every rank receives it."""
     if isinstance(version, Choice):

@@ -6,6 +6,7 @@ lie inside their axis. Coefficients are sent as cleared polynomials: never a div
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
@@ -18,10 +19,12 @@ from placealg.arith import ONE, Monomial
 from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, count_cell
 from placealg.prover.calculus.positions import DEVICE, LAST, UNIT, Position, excluded, is_rank, varies
 from placealg.prover.evidence.logic import and_
+from placealg.prover.evidence.solver import text_of
 from placealg.step.event import MICROBATCH
 
 Bool = Any
 Int = Any
+_DECLARED = re.compile(r"\(declare-fun (\|[^|]*\||\S+) \(\) Int\)")
 CELL = "#cell"
 """The number of tokens of a cell when all cells hold equally many; no axis can have this name."""
 
@@ -59,20 +62,9 @@ def varying(formula: Any) -> tuple[tuple[str, Position], ...]:
     return tuple(sorted(p for p in places if p and varies(p[1])))
 
 
-def constants(formula: Any) -> list[Any]:
-    """The integer constants of a formula, each once, in a stable order."""
-    found: dict[str, Any] = {}
-    todo, seen = [formula], set()
-    while todo:
-        term = todo.pop()
-        if term.get_id() in seen:
-            continue
-        seen.add(term.get_id())
-        children = term.children()
-        todo += children
-        if not children and term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
-            found[term.decl().name()] = term
-    return [found[name] for name in sorted(found)]
+def constants(formula: Any) -> list[Int]:
+    """The integer constants of a formula, each once, in the order of their names: those that its text declares."""
+    return [symbol(name) for name in sorted(name.strip("|") for name in _DECLARED.findall(text_of([formula])))]
 
 
 def device(axis: str) -> Int:
@@ -137,7 +129,11 @@ def product(monomial: Monomial) -> Int:
 
 def equals(terms: Iterable[Term], want: Monomial) -> Bool:
     """sum of terms = want, multiplied by the denominators of both; the divisors of a term that counts are not zero."""
-    listed = list(terms)
+    return _equals(tuple(terms), want)
+
+
+@lru_cache(maxsize=4096)
+def _equals(listed: tuple[Term, ...], want: Monomial) -> Bool:
     ours, theirs = _denominator(t.coefficient for t in listed), _denominator([want])
     divides = [z3.Implies(indicator(t), and_([symbol(n) >= 1 for n, p in t.coefficient.powers
                                               if p < 0 and count_cell(n) is not None])) for t in listed]

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from placealg.prover.kernel.outside import Outside
-from placealg.prover.kernel.single import COUNTERS
 from placealg.step.event import Event
+from placealg.step.verbs import COUNTERS
 from placealg.step.versions import LEFT_OUT, ONCE
 
 _NAMED = ("phase", "verb", "value", "group", "unit")

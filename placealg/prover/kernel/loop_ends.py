@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from placealg.prover.kernel.outside import Outside
-from placealg.prover.kernel.single import COUNTERS
 from placealg.step.event import LOOPED, Event
 from placealg.step.program import Step
+from placealg.step.verbs import COUNTERS
 
 _MOVED = ("reduce", "scale", "clip", "gather", "all_gather", "publish", "free", "zero", "broadcast", "slice", "assign",
           "offload", "fetch")

@@ -42,7 +42,6 @@ from placealg.prover.kernel.program import (
 )
 from placealg.prover.kernel.single import (
     COUNTED,
-    COUNTERS,
     NORM,
     SKIP,
     TOKENS,
@@ -57,6 +56,7 @@ from placealg.prover.kernel.symbols import ROOT
 from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.lower import lowered
 from placealg.step.program import EventLoop, Node, Step
+from placealg.step.verbs import COUNTERS
 
 T = TypeVar("T")
 

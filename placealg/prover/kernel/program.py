@@ -1,4 +1,4 @@
-"""The language of programs, as `Machine.v` and `Meaning.v` of proofs/coq/ops have it: a type for each of theirs.
+"""The language of programs, as `Machine.v` and `Meaning.v` of proofs/coq/kernel have it: a type for each of theirs.
 
 A program is what ranks do, and, apart from that, what a single device does. What an instruction claims is a hint: the
 checker takes no claim for true. Numbers of slots, values and lines are of type Number; axes, dims, functions and units

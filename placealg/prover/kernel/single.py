@@ -34,13 +34,10 @@ from placealg.prover.kernel.program import (
 )
 from placealg.prover.kernel.symbols import Symbols
 from placealg.step.event import MICROBATCH, Group, Reference
+from placealg.step.verbs import COUNTERS
 
 UPDATED = ("master", "moments")
 """What an update makes: the parameter, and what the optimizer keeps."""
-
-COUNTERS = ("step", "rng", "loss_scale")
-"""What is moved once in a step: its counter, which updates read, the random stream, of which masks are drawn, and the
-scale of the loss, where it has one. A step that is skipped leaves its counter, and lowers the scale."""
 
 NORM, SKIP = "norm", "skip"
 """Sums over all elements of gradients: of their squares, and of how many overflow, of which one skips the step."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placealg.prover.kernel.outside import Outside
-from placealg.prover.kernel.single import COUNTERS
 from placealg.step.event import LOOPED
 from placealg.step.program import Step
+from placealg.step.verbs import COUNTERS
 
 
 @dataclass(frozen=True, slots=True)

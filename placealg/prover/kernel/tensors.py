@@ -250,8 +250,9 @@ class Tensors(Instructions):
         own = {n for n in inside - named - handed
                if all(op.output in inside for op in self.graph.consumers(n))}
         own |= {name for name, of in keepers(self.graph).items() if of in inside - named}
-        for _, name, label in [*self.live]:
-            readers = self.readers().get((name, label), set())
+        reading = self.readers()
+        for _, name, label in sorted(self.live):
+            readers = reading.get((name, label), set())
             if name in own or (label and readers and readers <= inside):
                 self.free(name, label)
 

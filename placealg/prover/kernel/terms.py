@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any, TypeAlias
 
 Term: TypeAlias = "int | bool | str | tuple[Term, ...] | list[Term]"
@@ -16,21 +15,15 @@ def coq_text(term: Term) -> str:
     >>> coq_text(("Each", 0, True, [("On", 1, ("Keep", ("At", "Weight", "Device"), [0]))]))
     '(Each 0 true [On 1 (Keep (At Weight Device) [0])])'
     """
-    if isinstance(term, bool):
-        return "true" if term else "false"
-    if isinstance(term, list):
-        return "[" + "; ".join(_bare(coq_text(t)) for t in term) + "]"
     if isinstance(term, tuple):
         return _number(term) if term[0] in ("xO", "xI") else f"({' '.join(map(coq_text, term))})"
-    return str(term)
+    if isinstance(term, list):
+        parts = map(coq_text, term)
+        return f"[{'; '.join(p[1:-1] if p.startswith('(') else p for p in parts)}]"
+    return str(term).lower() if isinstance(term, bool) else str(term)
 
 
 @functools.cache
 def _number(term: Any) -> str:
     """A binary number; the same ones stand in a program very often."""
     return term if isinstance(term, str) else f"({term[0]} {_number(term[1])})"
-
-
-def _bare(text: str) -> str:
-    inner = text[1:-1]
-    return inner if text.startswith("(") and not re.search(r"^[^(]*\)", inner) else text

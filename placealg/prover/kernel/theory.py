@@ -24,9 +24,6 @@ SECONDS = 300
 MODULES = ("kernel/Sound", "kernel/World")
 """What printed programs import: the proof of the checker, and the world in which a wrong program is run."""
 
-OPS_MODULES = ("ops/Sound",)
-"""What a printed program imports."""
-
 CLOSED = "Closed under the global context"
 _SUMS = "sums"
 _KEPT = 2

@@ -37,16 +37,26 @@ FOLLOWED = ("loss", "count", "grad")
 
 
 class Flows:
-    """The flows of a step by position of the microbatch; only one if no event that it follows is restricted in them."""
+    """The flows of a step by position of the microbatch; only one if no event that it follows is restricted in them.
+
+    `signatures` are those of the uses of parameters, by group and use, as they are found.
+    """
 
     def __init__(self, step: Step):
         self.step = step
         self._known: dict[object, Flow] = {}
+        self._at: dict[str, Flow] = {}
+        self.signatures: dict[tuple[object, object], object] = {}
         self._reading: dict[tuple[str, str, str], bool] = {}
         self._restricted = [e for e in step.phase(*LOOPED) if e.at and (e.on_tensor or e.value in FOLLOWED)]
 
     def at(self, position: str) -> Flow:
         """The flow of a microbatch at `position`."""
+        if position not in self._at:
+            self._at[position] = self._followed(position)
+        return self._at[position]
+
+    def _followed(self, position: str) -> Flow:
         whole = self.step.reference.whole
         key = (frozenset(e.path for e in self._restricted if takes_part(e.at, position)),
                counted(self.step, position) if whole else frozenset())

@@ -159,6 +159,13 @@ def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object
 
     The clips and updates of other groups, which read this group's norm and flag, are not part of it.
     """
+    known, key = flows.signatures if step is flows.step else {}, (group, site)
+    if key not in known:
+        known[key] = tuple(_marks(step, group, site, flows))
+    return known[key]
+
+
+def _marks(step: Step, group: Group, site: Site, flows: Flows) -> list[object]:
     marks: list[object] = []
     for event in Program.of(step, group, site.parameter).everything:
         if event.group not in ("", group.name):
@@ -168,7 +175,7 @@ def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object
             mark = event.plain, tuple(flows.at(position).taken.get(event.path) for position in POSITIONS)
         if not marks or marks[-1] != mark or not event.on_tensor or event.on_gradient:
             marks.append(mark)
-    return tuple(marks)
+    return marks
 
 
 def _mark(event: Event, site: Site, flows: Flows, step: Step, group: Group) -> object:

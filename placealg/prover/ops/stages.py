@@ -23,10 +23,10 @@ from placealg.prover.ops import paths
 from placealg.prover.ops.findings import FailureKind
 from placealg.prover.ops.paths import Sum
 from placealg.prover.ops.tensors import NEXT_INSTANCE, Tensors
-from placealg.step.event import READERS, Event
+from placealg.step.event import PARTIALS, READERS, Event
 from placealg.step.pipeline import FIRST, LAST, part_of, spread
 from placealg.step.program import LOOPED, Clause, Group, Reference, Step
-from placealg.step.verbs import LOSS_SCALE
+from placealg.step.verbs import COUNTERS
 
 AMISS: Mapping[FailureKind, str] = {
     FailureKind.UNSENT: "waits for a message that nobody sends",
@@ -186,7 +186,7 @@ def out_of_turn(event: Event, reference: Reference) -> str:
     pipeline, several = reference.pipeline, "inside the loop over microbatches of several chunks"
     if pipeline.chunks == 1 or event.phase not in LOOPED:
         return ""
-    if event.value in ("step", "rng", LOSS_SCALE, "norm", "skip"):
+    if event.value in (*COUNTERS, *PARTIALS):
         return f"{event.verb} of {event.value} {several}"
     if "count" in event.divisor.names() and event.value != "loss" and not event.on_tensor:
         return f"{event.verb} of {event.value} by a count {several}"

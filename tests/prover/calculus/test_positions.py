@@ -15,7 +15,7 @@ EVERY = (DEVICE, UNIT, PEER, OWNER, positions.owner("even"), positions.owner("mi
 
 def kinds(position: Position) -> tuple[bool, ...]:
     """Which readers know a position as theirs."""
-    return (positions.is_rank(position), positions.is_owner(position), positions.is_stage(position),
+    return (positions.is_rank(position), positions.is_owner(position), position.startswith(positions.stage("")),
             positions.is_contracted(position), bool(positions.dim_of(position)))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -121,3 +124,12 @@ def test_data_that_nobody_slices_are_not_the_ranks_own(preset: str) -> None:
     assert kernel(sliced).accepted
     assert not kernel(whole).accepted
     assert overall(examine(whole).verdicts)[0] == REFUTED
+
+
+def test_the_digest_of_a_program_is_the_same_in_every_process() -> None:
+    asked = ("from placealg.check.kernel import kernel; from placealg.step.derive import derive; "
+             "from placealg.strategy.expression import parse_strategy; from placealg.models.transformer import gpt; "
+             "print(kernel(derive(parse_strategy('recompute_full'), gpt())).sha256)")
+    said = {subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True,
+                           env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in "123"}
+    assert len(said) == 1, "a set of names is in another order in another process"

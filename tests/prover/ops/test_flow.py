@@ -20,7 +20,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import differentiated
 from placealg.placement import Kind
 from placealg.prover.calculus.contribution import Value
-from placealg.prover.calculus.positions import OWNER, at, is_stage
+from placealg.prover.calculus.positions import OWNER, at
 from placealg.prover.ops.findings import SEED
 from placealg.prover.ops.flow import Flows
 from placealg.prover.ops.paths import mask_of, substituted
@@ -236,4 +236,4 @@ def test_a_parameter_of_a_layer_is_its_stage_s_own() -> None:
                        ("backward.head.norm.out.grad.compute", "head.norm.weight")):
         (part,) = [p for p in Flows(step).at("only").of(path, name) if p.parameter == name]
         assert {pair for value in part.held for pair in value.mask if pair[0] == "pp"} == {("pp", OWNER)}
-        assert not any(is_stage(p) for v in part.held for t in v.terms for p in t.at.values())
+        assert not any(p.startswith("stage:") for v in part.held for t in v.terms for p in t.at.values())

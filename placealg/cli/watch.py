@@ -90,7 +90,8 @@ def _told(chosen: Namespace, seen: Seen, names: Mapping[str, str]) -> Conformanc
     if chosen.strategy:
         return told
     ends = seen.lifted.verdict if seen.lifted is not None else UNSEEN
-    if told.verdict != CONFORMS and (ends == CONFORMS or (ends == UNSEEN and told.report.model == NAMELESS)):
+    nameless = told.report.model == NAMELESS
+    if (ends == CONFORMS and told.verdict != CONFORMS) or (ends == UNSEEN and nameless and told.verdict == DIFFERS):
         raise InputError(f"no strategy was found that is this run: {told.strategy} is not, since {_first(told)}")
     return told
 

@@ -25,9 +25,9 @@ from placealg.strategy.spec import Strategy, overlay
 from placealg.strategy.vocabulary import OPTIMIZERS
 from placealg.strategy.write import toml_table, write_strategy
 from placealg.watch.conform import Comparison, compare
-from placealg.watch.differences import Difference
+from placealg.watch.differences import Difference, Unseen
 from placealg.watch.names import USUAL, model_by_names
-from placealg.watch.opaque import opaque
+from placealg.watch.opaque import NAMELESS, opaque
 from placealg.watch.propose import Proposal, proposals
 from placealg.watch.seen import CLIPPED, Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
@@ -59,8 +59,15 @@ def conformance(seen: Seen, strategy: str | None, config: Model | str | None, na
         model = model_by_names(trained) or opaque(trained)
     if strategy:
         case = read_case(strategy, config, (), default=model, **said)
-        return judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
-    return judge_proposed(model_of(model, **said) if isinstance(model, str) else model, seen, names)
+        told = judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
+    else:
+        told = judge_proposed(model_of(model, **said) if isinstance(model, str) else model, seen, names)
+    if told.verdict != CONFORMS or told.report.model != NAMELESS or seen.lifted is not None:
+        return told
+    beside = Unseen("", "what ops compute, which of a model that no table knows only a single device tells"
+                    + (f": {seen.alone}" if seen.alone else ""))
+    unseen = (*told.comparison.unseen, beside)
+    return replace(told, verdict=UNSEEN, comparison=replace(told.comparison, unseen=unseen))
 
 
 def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = None) -> Conformance:

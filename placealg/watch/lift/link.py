@@ -22,7 +22,10 @@ def linked(traces: Sequence[Trace]) -> Trace:
     Raises Unlinked where stages do anything else together, or a stage multiplies by a number of its own gradients.
     """
     link = Link(traces)
-    while any(stage.run(link) for stage in link.stages):
+    while any(stage.run(link, stage.trace.mark) for stage in link.stages):
+        pass
+    link.made.mark = len(link.made.ops)
+    while any(stage.run(link, len(stage.trace.ops)) for stage in link.stages):
         pass
     for stage in link.stages:
         if stage.at < len(stage.trace.ops):
@@ -149,10 +152,10 @@ class Stage:
         made.tied.update(self.trace.tied)
         made.unseen.update(self.trace.unseen)
 
-    def run(self, link: Link) -> bool:
-        """Run ops until something is awaited; whether any ran."""
+    def run(self, link: Link, until: int) -> bool:
+        """Run ops, until the one with a number, or something is awaited; whether any ran."""
         before = self.at
-        while self.at < len(self.trace.ops):
+        while self.at < until:
             op = self.trace.ops[self.at]
             op = replace(op, given={k: self.told(v) for k, v in op.given.items()}, made=self.told(op.made),
                          lost=tuple(map(self.store, op.lost)))

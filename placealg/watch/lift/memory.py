@@ -20,7 +20,7 @@ class Memory:
         self.unseen: dict[str, str] = {}
         """What could not be followed -> its line."""
         self.stores: dict[int, tuple[int, Array]] = {}
-        self.named: set[int] = set()
+        self.named = {h.place.store for h in trace.named.values()}
         self.told: set[int] = set()
         """Storages of whose elements something is known by value."""
         self.random: dict[int, Array] = {}
@@ -34,7 +34,6 @@ class Memory:
 
     def name(self, named: Mapping[str, Held], values: Mapping[str, Array]) -> None:
         """Put the unknowns of named tensors where they stand."""
-        self.named = {h.place.store for h in named.values()}
         for label, held in named.items():
             self.view(held.place)[...] = values[label]
 
@@ -63,7 +62,8 @@ class Memory:
         made = self.field.numbers_of(numbers, kind)
         if place.store >= self.begun:
             each, places = np.unique(numbers, return_inverse=True)
-            odd = ~np.isin(each, self.tables)
+            with np.errstate(invalid="ignore"):  # memory that nobody wrote may hold anything
+                odd = ~np.isin(each, self.tables)
             odd[odd] = [not self.field.written(float(v), kind) for v in each[odd]]
             if odd.any():
                 self.unseen.setdefault("numbers that no op has made, and that the single device has not met", "")

@@ -29,6 +29,7 @@ class Run:
 
     trace: Trace
     memory: Memory
+    named: Mapping[str, Array]
     at: int = 0
     values: list[Value] = field(default_factory=list)
     pending: dict[int, int] = field(default_factory=dict)
@@ -64,9 +65,7 @@ def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers:
     `values` are the unknowns of each rank's named tensors, `tables` the numbers that the single device has met; with
     `keep` every value that is computed is kept.
     """
-    runs = [Run(t, Memory(numbers, t, tables)) for t in traces]
-    for one, named in zip(runs, values, strict=True):
-        one.memory.name({k: h for k, h in one.trace.named.items() if k in named}, named)
+    runs = [Run(t, Memory(numbers, t, tables), named) for t, named in zip(traces, values, strict=True)]
     world = World({r.rank: r for r in runs}, numbers, keep)
     moved = True
     while moved:
@@ -102,6 +101,10 @@ class World:
             due = (g for g in (one.trace.gradients[n][1] for n in one.due.get(one.at, ())) if g is not None)
             if any(p.store in one.pending for p in (*op.read, *op.written, *due)):
                 return False
+        if one.at == one.trace.mark:
+            if one.memory.named & one.pending.keys():
+                return False
+            one.memory.name({k: h for k, h in one.trace.named.items() if k in one.named}, one.named)
         self.read_gradients(one, one.at)
         self.apply(one, op)
         one.at += 1

@@ -46,12 +46,11 @@ class Tracer(TorchDispatchMode):
         self._sequence = -1
 
     def begin_again(self) -> None:
-        """Forget what ran so far: it belongs to the step before."""
-        late = list(self.open.values())
-        self.trace = Trace(self.trace.rank)
-        for kept in (self.stores, self.alive, self.homes, self.freed, self.sums, self.open):
-            kept.clear()
-        self.open.update((self.store(t), t) for t in late)
+        """The step begins here: what ran so far has brought new weights, or made a batch."""
+        trace = self.trace
+        trace.mark = len(trace.ops)
+        for told in (trace.named, trace.gradients, trace.unseen, trace.tied):
+            told.clear()
 
     # ------------------------------------------------------------------ memory
 
@@ -336,7 +335,7 @@ class Names:
                 grad = parameter.grad
                 if grad is not None:
                     self.tracer.leaf(local(grad))
-        self.tracer.trace.begun = len(self.tracer.stores)
+        self.tracer.trace.begun = self.tracer.trace.begun or len(self.tracer.stores)
 
     def called(self) -> dict[str, tuple[Tensor, bool]]:
         """Name -> (parameter, whether it trains); of what a functional call puts in its place, the tensor inside."""
@@ -504,7 +503,7 @@ class Followed:
         return self.tracer.trace
 
     def begin_again(self) -> None:
-        """What ran so far, such as what brought new weights home, belongs to the step before."""
+        """Weights are from here on what they are now."""
         self.tracer.begin_again()
         self._names.begin()
 

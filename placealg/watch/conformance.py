@@ -26,7 +26,7 @@ from placealg.strategy.vocabulary import OPTIMIZERS
 from placealg.strategy.write import toml_table, write_strategy
 from placealg.watch.conform import Comparison, compare
 from placealg.watch.differences import Difference, Unseen
-from placealg.watch.names import USUAL, model_by_names
+from placealg.watch.names import USUAL, model_by_names, names_of
 from placealg.watch.opaque import NAMELESS, opaque
 from placealg.watch.propose import Proposal, proposals
 from placealg.watch.seen import CLIPPED, Seen
@@ -147,10 +147,18 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
         unfollowed = seen.lifted is not None and seen.lifted.verdict == UNSEEN and not comparison.measured.good
         lost = comparison.unseen or unfollowed
         return Conformance(verdict=UNSEEN if lost else CONFORMS, **said)
+    lone = groups_of(comparison, names, model)
+    if lone:  # of a group some parameters alone differ: these are groups of their own
+        meant = overlay(meant, {"groups": lone})
+        comparison = compare(program(meant, model, edits), model, seen, names, types_of(meant))
+        said |= {"comparison": comparison}
+        step = comparison.step
     tables = _tables(comparison.differences)
+    if lone:
+        said["tables"] = {"groups": lone}
     if tables:
         meant = overlay(meant, tables)
-        step, said["tables"] = program(meant, model, edits), tables
+        step, said["tables"] = program(meant, model, edits), {**said.get("tables", {}), **tables}
     found, gap = edits_of(comparison.differences, step)
     if gap or not (found or tables):
         return Conformance(verdict=DIFFERS, gap=gap, **said)
@@ -174,6 +182,19 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
 def types_of(strategy: Strategy) -> dict[str, str]:
     """The bytes per element that a strategy says."""
     return {symbol: strategy.option("types", symbol) for symbol in strategy.tables.get("types") or ()}
+
+
+def groups_of(comparison: Comparison, names: Mapping[str, str] | None, model: Model) -> dict[str, Any]:
+    """Tables of groups, one for each parameter, of those that differ where others of their group do not."""
+    met = {c.parameter for rank in comparison.seen.ranks for c in rank.chains}
+    meant = {name: named.parameter for name, named in names_of(met, model, names).items()}
+    found: dict[str, Any] = {}
+    for group in comparison.step.reference.groups:
+        for difference in comparison.differences:
+            own = {meant[p] for p in difference.parameters if p in meant} & set(group.parameters)
+            if difference.edits and difference.group == group.name and own and own != set(group.parameters):
+                found |= {p.replace(".", "_"): {"match": p} for p in sorted(own)}
+    return found
 
 
 def _tables(differences: Iterable[Difference]) -> dict[str, dict[str, Any]]:

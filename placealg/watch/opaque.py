@@ -60,4 +60,4 @@ def _model(units: dict[str, tuple[list[str], list[int], str]]) -> Model:
         x = g.opaque(f"{unit}.out", x, *own, to="batch")
     g.sum("loss.sum", x)
     return replace(Model.of_graph(NAMELESS, g.build(), source="the names of a run's parameters"),
-                   names=FrozenMap(called), where=FrozenMap({u: tuple(n) for u, (_, n, _) in units.items()}))
+                   names=FrozenMap(called), where=FrozenMap({u: tuple(max(k, 0) for k in n) for u, (_, n, _) in units.items()}))

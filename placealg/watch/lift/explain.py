@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from placealg.watch.lift.field import Array, Field
-from placealg.watch.lift.judge import BEGAN, Judgement
+from placealg.watch.lift.judge import BEGAN, CONFORMS, Judgement
 from placealg.watch.lift.ranks import Run
 from placealg.watch.lift.trace import Group, Trace
 
@@ -18,7 +18,6 @@ def gradients(told: Judgement) -> Iterator[tuple[str, int, str]]:
     """(parameter, rank, how what the optimizer reads differs from what it reads on the single device)."""
     single, starts = told.single, told.starts
     assert single is not None and starts is not None
-    field = starts.field
     for one in told.runs:
         for name, got in one.gradients.items():
             want = single.gradients.get(starts.label(name))
@@ -33,9 +32,30 @@ def gradients(told: Judgement) -> Iterator[tuple[str, int, str]]:
             mine, other = got.ravel(), want.ravel()[where]
             if (mine == other).all():
                 continue
-            ratio = times(mine, other, field, told.sizes)
-            yield name, one.rank, f"the optimizer reads {ratio} times the single device's gradient" if ratio else (
-                "the optimizer reads another gradient")
+            yield name, one.rank, f"the optimizer reads {_read(told, one, name, mine, other)}"
+
+
+def _read(told: Judgement, one: Run, name: str, mine: Array, other: Array) -> str:
+    """What a gradient is of the single device's: a multiple, a part that ranks have to add up, or another one."""
+    assert told.starts is not None
+    field = told.starts.field
+    ratio = times(mine, other, field, told.sizes)
+    if ratio:
+        return f"{ratio} times the single device's gradient"
+    groups = {tuple(r.rank for r in told.runs), *(g for r in told.runs for g in groups_of(r.trace) if one.rank in g)}
+    for group in sorted(groups, key=len):
+        parts = [r.gradients.get(name) for r in told.runs if r.rank in group]
+        if len(parts) < 2 or any(p is None or p.size != mine.size for p in parts):
+            continue
+        made = np.zeros(mine.size, np.int64)
+        for part in parts:
+            assert part is not None
+            made = field.add(made, part.ravel())
+        ratio = "1" if (made == other).all() else times(made, other, field, told.sizes)
+        if ratio:
+            return (f"a part of the gradient: those of ranks {', '.join(map(str, group))} together are "
+                    + ("the single device's" if ratio == "1" else f"{ratio} times the single device's"))
+    return "another gradient"
 
 
 def times(mine: Array, other: Array, field: Field, sizes: Sequence[int]) -> str:
@@ -123,6 +143,8 @@ def summary(told: Judgement, again: Judgement | None) -> list[str]:
         found.append(f"{several([n for n in labels if n], ' tensors')}{what}{on}")
     if again is None:
         return found
+    if again.verdict == CONFORMS:
+        return [*found, "from equal numbers this step ends as the single device's: what differs began before it"]
     foreign = first_foreign(again)
     if foreign is not None:
         op, line, rank, phase = foreign

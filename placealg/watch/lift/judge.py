@@ -40,14 +40,16 @@ class Judgement:
     checked: int = 0
 
 
-def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES, keep: bool = False) -> Judgement:
+def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES, keep: bool = False,
+          alike: bool = False) -> Judgement:
     """Run ranks and the single device again in fields, and hold their ends together.
 
+    With `alike` they begin alike, whatever numbers they began with: what differs then the step itself does.
     What differs does so in two fields: in one alone an element was met by chance that something is remembered of.
     """
     told: list[Judgement] = []
     for prime in primes:
-        told.append(_judge(ranks, single, Field(prime), keep))
+        told.append(_judge(ranks, single, Field(prime), keep, alike))
         differ = [t for t in told if t.verdict == DIFFERS]
         others = [t for t in told if t.verdict != DIFFERS]
         if len(differ) == min(2, len(primes)):
@@ -57,8 +59,8 @@ def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES,
     return next((t for t in others if t.verdict != CONFORMS), others[0])
 
 
-def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool) -> Judgement:
-    starts = Starts(single, ranks, numbers)
+def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, alike: bool) -> Judgement:
+    starts = Starts(single, ranks, numbers, alike)
     named = [starts.values(t) for t in ranks]
     with np.errstate(invalid="ignore"):  # memory that nobody wrote may hold anything
         tables = np.unique(np.concatenate([np.zeros(1), *(v.astype(np.float64) for _, v in single.leaf.values())]))
@@ -165,8 +167,8 @@ def numbers_in(ops: Sequence[Op]) -> Iterator[float]:
 class Starts:
     """What named tensors hold when the step begins: unknowns, by their place in the single device's tensor."""
 
-    def __init__(self, single: Trace, ranks: Sequence[Trace], numbers: Field):
-        self.single, self.field = single, numbers
+    def __init__(self, single: Trace, ranks: Sequence[Trace], numbers: Field, alike: bool = False):
+        self.single, self.field, self.alike = single, numbers, alike
         self.copied = {first: k for k in single.named for first in (k.partition("@")[0],) if first not in single.named}
         """What an optimizer keeps of a parameter that it updates in a copy -> what the single device calls that."""
         self.parameters = {k for k in single.named if "@" not in k and not any(
@@ -204,7 +206,7 @@ class Starts:
                 continue
             made = self.field.leaf(label, where)
             off = self.apart(label, held, where)
-            if off.any() and trace is not self.single:
+            if off.any() and trace is not self.single and not self.alike:
                 self.differs.append(Finding(f"{BEGAN} another rank", label, trace.rank,
                                             int(off.sum()), off.size))
                 made = np.where(off, self.field.leaf(f"{label} on rank {trace.rank}", where), made)

@@ -33,7 +33,7 @@ def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, give
     told = judge(ranks, single)
     if same is None and told.verdict == DIFFERS:
         return replace(seen, alone=f"{beside} reads no whole numbers: whether it reads what ranks read is not known")
-    again = judge(ranks, single, PRIMES[:1], keep=True) if told.verdict == DIFFERS else None
+    again = judge(ranks, single, PRIMES[:1], keep=True, alike=True) if told.verdict == DIFFERS else None
     return replace(seen, lifted=Lifted(told.verdict, beside, tuple(summary(told, again)) if told.differs else (),
                                        tuple(_said(told.unseen)), told.checked))
 

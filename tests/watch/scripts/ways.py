@@ -1,9 +1,9 @@
 """Data parallelism as people write it: ways.py WAY [--wrong].
 
-hand: no optimizer, weights less the gradients' mean (wrong: their sum); functional: torch.func (wrong: not divided);
-flat, flat_names: FullyShardedDataParallel (wrong: every rank clips by its own norm); owned: ZeroRedundancyOptimizer
-(wrong: a rank's own rate); experts: tokens go to the ranks that have their expert, and back (wrong: gradients of
-experts are not divided).
+summed: gradients are averaged by hand (wrong: those of vectors are not); hand: no optimizer, weights less the
+gradients' mean (wrong: their sum); functional: torch.func (wrong: not divided); flat, flat_names:
+FullyShardedDataParallel (wrong: every rank clips by its own norm); owned: ZeroRedundancyOptimizer (wrong: a rank's own
+rate); experts: tokens go to the ranks that have their expert, and back (wrong: gradients of experts are not divided).
 """
 
 from __future__ import annotations
@@ -101,7 +101,13 @@ else:
     for part in parts:
         optimizer.zero_grad()
         loss_of(run(part[:, :-1]), part).backward()
-        if way == "experts":
+        if way == "summed":
+            for p in model.parameters():
+                assert p.grad is not None
+                if p.dim() > 1 or not wrong:
+                    dist.all_reduce(p.grad)
+                    p.grad /= world
+        elif way == "experts":
             for name, p in model.named_parameters():
                 assert p.grad is not None
                 if name != "2.weight":

@@ -59,5 +59,6 @@ def _model(units: dict[str, tuple[list[str], list[int], str]]) -> Model:
             called[own[-1].name] = f"{prefix}{NUMBER}.{rest}" if numbers[0] >= 0 else f"{prefix}.{rest}".rstrip(".")
         x = g.opaque(f"{unit}.out", x, *own, to="batch")
     g.sum("loss.sum", x)
+    where = {unit: tuple(max(k, 0) for k in numbers) for unit, (_, numbers, _) in units.items()}
     return replace(Model.of_graph(NAMELESS, g.build(), source="the names of a run's parameters"),
-                   names=FrozenMap(called), where=FrozenMap({u: tuple(max(k, 0) for k in n) for u, (_, n, _) in units.items()}))
+                   names=FrozenMap(called), where=FrozenMap(where))

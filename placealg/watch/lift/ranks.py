@@ -29,7 +29,7 @@ class Run:
 
     trace: Trace
     memory: Memory
-    named: Mapping[str, Array]
+    named: Mapping[str, Array] = field(default_factory=dict)
     at: int = 0
     values: list[Value] = field(default_factory=list)
     pending: dict[int, int] = field(default_factory=dict)

@@ -118,11 +118,12 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         tally.not_compared.append(f"random numbers, which {', '.join(drawn)} draws: which ranks draw the same ones")
     raw += [(-1, d) for d in wires.at_rest()]
     raw += [(-1, d) for told in (counts(step, seen), settings(seen, names, group_of, tally)) for d in told]
+    read = list(inputs(step, seen, tally))
     settled = seen.lifted is not None and not seen.lifted.differs and not seen.lifted.unseen
     if not settled:  # else every element is known to end as it should
         raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
         raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
-        raw += [(-1, d) for told in (afterwards(seen), inputs(step, seen, tally)) for d in told]
+        raw += [(-1, d) for told in (afterwards(seen), read) for d in told]
         if not any(d.kind in ("clip", "norm", "order") for _, d in raw):
             raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]
     raw = _one_number(raw, step, seen, weighed, tally, unseen)

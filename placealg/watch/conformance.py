@@ -61,7 +61,13 @@ def conformance(seen: Seen, strategy: str | None, config: Model | str | None, na
         case = read_case(strategy, config, (), default=model, **said)
         told = judge(case.strategy, case.model, seen, case.edited.edits if case.edited else (), names)
     else:
-        told = judge_proposed(model_of(model, **said) if isinstance(model, str) else model, seen, names)
+        try:
+            told = judge_proposed(model_of(model, **said) if isinstance(model, str) else model, seen, names)
+        except InputError as error:
+            if not isinstance(model, Model) or model.name != NAMELESS:
+                raise
+            raise InputError("no strategy of whole layers is this run, and of what is inside of them nothing is known "
+                             f"but names, such as '{trained[0]}'") from error
     if told.verdict != CONFORMS or told.report.model != NAMELESS or seen.lifted is not None:
         return told
     beside = Unseen("", "what ops compute, which of a model that no table knows only a single device tells"

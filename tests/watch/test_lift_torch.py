@@ -92,7 +92,8 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
     "packed.py --local": (DIFFERS, 1), "packed.py --unmasked": (DIFFERS, 1), "packed.py --length": (DIFFERS, 1),
     "packed.py --turned --length": (DIFFERS, 1),
     **{f"ways.py {way}{wrong}": told for wrong, told in (("", (CONFORMS, 0)), (" --wrong", (DIFFERS, 1)))
-       for way in ("summed", "hand", "functional", "flat", "flat_names", "owned", "experts")},
+       for way in ("summed", "hand", "functional", "flat", "flat_names", "owned", "swapped", "balanced",
+                    "experts")},
     **{f"stages.py {words}": (CONFORMS, 0) for words in ("GPipe", "1F1B", "1F1B --norm", "Interleaved1F1B")},
     **{f"stages.py {words}": (DIFFERS, 1) for words in ("1F1B --unscaled", "1F1B --kept", "1F1B --turned",
                                                         "GPipe --norm --unscaled", "Interleaved1F1B --kept")},

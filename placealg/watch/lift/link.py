@@ -21,6 +21,9 @@ def linked(traces: Sequence[Trace]) -> Trace:
 
     Raises Unlinked where stages do anything else together, or a stage multiplies by a number of its own gradients.
     """
+    for k, trace in enumerate(traces):
+        if any(trace.first & other.first for other in traces[:k]):
+            raise Unlinked("two of them were made with a parameter of the same numbers, which may be one")
     link = Link(traces)
     while any(stage.run(link, stage.trace.mark) for stage in link.stages):
         pass

@@ -8,7 +8,7 @@ from dataclasses import replace
 from placealg.watch.lift.explain import several, summary
 from placealg.watch.lift.field import PRIMES
 from placealg.watch.lift.judge import DIFFERS, Finding, judge
-from placealg.watch.lift.tokens import same_tokens
+from placealg.watch.lift.tokens import read_by, same_tokens
 from placealg.watch.lift.trace import Trace
 from placealg.watch.seen import Lifted, Seen
 
@@ -30,6 +30,9 @@ def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, give
     same = True if given else same_tokens(ranks, single)
     if same is False:
         return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
+    read = [[a.tobytes() for a in read_by(trace)] for trace in ranks]
+    if read[0] and "the same" not in beside and all(own == read[0] for own in read):
+        beside += "; all ranks read the same tokens"
     told = judge(ranks, single)
     if same is None and told.verdict == DIFFERS:
         return replace(seen, alone=f"{beside} reads no whole numbers: whether it reads what ranks read is not known")

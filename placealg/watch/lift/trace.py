@@ -107,7 +107,8 @@ class Trace:
     `gradients` what the optimizer read, with the number of the op before which it did, and the largest number in it.
     `tied` are further names of a parameter; `alike` says that several models had parameters of one name. Of the
     storages the first `begun` were known when the step began. The step begins before the op with the number `mark`:
-    what ran before it made the batch, or brought new weights. `lost` says why a trace cannot be run again.
+    what ran before it made the batch, or brought new weights. `first` are digests of the parameters as the script made
+    them. `lost` says why a trace cannot be run again.
     """
 
     rank: int
@@ -121,6 +122,7 @@ class Trace:
     alike: bool = False
     begun: int = 0
     mark: int = 0
+    first: frozenset[str] = frozenset()
     lost: str = ""
 
 

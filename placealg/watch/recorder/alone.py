@@ -31,6 +31,10 @@ def one_device(axis: str = "", size: int = 1) -> Iterator[None]:
         device_mesh.init_device_mesh = dist.init_device_mesh = own
 
 
+INSIDE: list[int] = []
+"""The steps of schedules that run now."""
+
+
 @contextmanager
 def whole_batches() -> Iterator[None]:
     """Schedules of torch's pipelines run one microbatch, in the plainest order."""
@@ -45,7 +49,11 @@ def whole_batches() -> Iterator[None]:
                 self._whole = schedules.ScheduleGPipe(self._stage, 1, loss_fn=self._loss_fn) if stages is None else (
                     schedules.ScheduleLoopedBFS(stages, 1, loss_fn=self._loss_fn))
                 self._whole._whole = self._whole
-            return own(self._whole, *args, **kwargs)
+            INSIDE.append(1)
+            try:
+                return own(self._whole, *args, **kwargs)
+            finally:
+                INSIDE.pop()
         return step
 
     for kind, own in kinds.items():

@@ -33,9 +33,16 @@ def kept(batches: list[Any]) -> Iterator[None]:
 
 @contextmanager
 def replayed(batches: Sequence[Any]) -> Iterator[None]:
-    """Give what the ranks have read together in place of what a loader would give; after that, nothing."""
-    own, every = DataLoader.__iter__, iter(batches)
-    DataLoader.__iter__ = lambda self: every
+    """Give what the ranks have read together in place of what a loader would give; a loader that is read on fails."""
+    own, left = DataLoader.__iter__, list(batches)
+
+    def handed(self: Any) -> Iterator[Any]:
+        if not left:
+            raise RuntimeError("the script reads more batches than the ranks have read")
+        while left:
+            yield left.pop(0)
+
+    DataLoader.__iter__ = handed
     try:
         yield
     finally:

@@ -32,15 +32,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.watch.ranks import ALIKE, ALONE, ENDED
-from placealg.watch.recorder.alone import one_device, whole_batches
+from placealg.watch.recorder.alone import INSIDE, one_device, whole_batches
 from placealg.watch.recorder.batches import kept, replayed, same, together
 from placealg.watch.recorder.meshes import axes_of_mesh
 from placealg.watch.recorder.observe import Observation, observe
 from placealg.watch.recorder.parameters import local
-from placealg.watch.recorder.shadows import storage_sum
+from placealg.watch.recorder.shadows import digest, storage_sum
 from placealg.watch.recorder.trace import Followed, tracing, unwrapped
 from placealg.watch.seen import UNFOLLOWED, RankSeen, Seen
 
+BY_ITSELF = "a stage sends by itself, and not by a schedule of torch.distributed.pipelining"
 COMPILED = "what torch.compile is given runs as it was written"
 
 
@@ -61,9 +62,13 @@ class Launch:
         self.begun = False
         self.begins_by_message = False
         self.compiles = False
+        self.apart = False
+        """Whether a stage that stands for a part of a single device sends what no schedule of torch does."""
         self.bare = False
         """Whether the step that is recorded has no optimizer of torch."""
         self.weights: dict[int, tuple[int, ...]] = {}
+        self.first: set[str] = set()
+        """Digests of the parameters as the script made them, but for those of which all elements are equal."""
 
     def start(self) -> None:
         """Hear modules, optimizers, and messages of one rank to another."""
@@ -110,6 +115,8 @@ class Launch:
             self.begin()
         if self.tracing is None and module not in self.roots and any(p.requires_grad for p in module.parameters()):
             self.roots.append(module)
+            if not self.steps:
+                self.first |= {hash_of(local(unwrapped(p)).detach()) for p in module.parameters() if p.numel() > 1}
 
     def begin(self) -> None:
         """The step that is recorded begins: the model runs, or a message of another stage is awaited."""
@@ -120,6 +127,8 @@ class Launch:
 
     def message(self, tensors: Sequence[Tensor]) -> None:
         """A rank is about to send to another one, or to receive: between steps a stage begins so, but for weights."""
+        if self.alone and not INSIDE:
+            self.apart = True
         if self.tracing is None or self.depth or (self.begun and not self.stepped):
             return
         own = {local(p).untyped_storage()._cdata for part in self.roots for p in part.parameters()}
@@ -168,6 +177,9 @@ class Launch:
         block, self.tracing = self.tracing, None
         try:
             block.__exit__(None, None, None)
+            self.followed.trace.first = frozenset(self.first - {""})
+            if self.apart:
+                self.followed.trace.lost = BY_ITSELF
             (self.folder / f"{rank}.{ALONE if self.alone else 'trace'}").write_bytes(pickle.dumps(self.followed.trace))
             if self.batches and not self.alone:
                 torch.save(self.batches, self.folder / f"{rank}.batches")
@@ -194,6 +206,12 @@ class Launch:
         block, self.block = self.block, None
         block.__exit__(None, None, None)
         return self.observation.seen
+
+
+def hash_of(tensor: Tensor) -> str:
+    """The digest of a tensor's numbers; "" where all are equal."""
+    flat = tensor.flatten()
+    return "" if not flat.numel() or bool((flat == flat[0]).all()) else f"{tuple(tensor.shape)} {digest(tensor)}"
 
 
 def main(words: list[str]) -> None:

@@ -345,10 +345,10 @@ class Recorder(TorchDispatchMode):
         made = func(*args, **kwargs)
         work = work_of(func, made)
         call = early or call_of(name, func, args, kwargs, made)
-        if call is None:
+        if call is None or not any(reads or writes for reads, writes in call.pairs):
             self.unknown.setdefault(f"{func.namespace}::{name}", user_line())
             node = Node("unknown", f"{func.namespace}::{name}", self.phase, self.task, line=user_line())
-            self._made(node, [*inputs, *tensors(made)])
+            self._made(node, [*inputs, *tensors((args, kwargs)), *tensors(made)])
             return made
         self._message(call, regions, work is not None or func.namespace == "_c10d_functional")
         if work is not None:

@@ -326,12 +326,16 @@ class Names:
         self.copied: set[int] = set()
         self.pieces: dict[str, tuple[Any, int, int]] = {}
         self.optimizer: Any = None
+        self.buffers = {plain_name(name): buffer for part in self.models for name, buffer in part.named_buffers()
+                        if buffer.is_floating_point() and buffer.numel()}
         called = self.called()
         self.parts = parts_of(self.models)
         self.parameters = {name: p for name, (p, _) in called.items()}
         with _disable_current_modes():
             for name, (parameter, trained) in called.items():
                 self.tracer.trace.named[name] = self.held(parameter, trained)
+            for name, buffer in self.buffers.items():
+                self.tracer.trace.named[name] = self.held(buffer)
                 grad = parameter.grad
                 if grad is not None:
                     self.tracer.leaf(local(grad))
@@ -435,7 +439,10 @@ class Names:
         with _disable_current_modes():
             if self.optimizer is None:
                 self.parameters = {name: p for name, (p, _) in self.called().items()}
-            for name, tensor in {**self.parameters, **self.states}.items():
+            for name, buffer in list(self.buffers.items()):
+                if np.array_equal(self.tracer.trace.named[name].start, numbers(local(buffer).detach()), equal_nan=True):
+                    del self.tracer.trace.named[name], self.buffers[name]  # what no step changes is data
+            for name, tensor in {**self.parameters, **self.states, **self.buffers}.items():
                 started = self.tracer.trace.named[name]
                 mine = local(tensor).detach()
                 self.tracer.check([mine])

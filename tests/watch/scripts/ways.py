@@ -3,7 +3,8 @@
 summed: gradients are averaged by hand (wrong: those of vectors are not); hand: no optimizer, weights less the
 gradients' mean (wrong: their sum); functional: torch.func (wrong: not divided); flat, flat_names:
 FullyShardedDataParallel (wrong: every rank clips by its own norm); owned: ZeroRedundancyOptimizer (wrong: a rank's own
-rate); experts: tokens go to the ranks that have their expert, and back (wrong: gradients of experts are not divided).
+rate); swapped: two ranks exchange gradients by messages of their own (wrong: their sum); balanced: a buffer is moved by
+the load of all ranks (wrong: of its own); experts: tokens go to the ranks that have their expert, and back (wrong: gradients of experts are not divided).
 """
 
 from __future__ import annotations
@@ -31,6 +32,20 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         made: Tensor = x + self.down(gelu(self.up(self.norm(x))))
         return made
+
+
+class Balanced(nn.Module):
+    """A layer beside a buffer that a script moves by what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.load = nn.Linear(WIDTH, WIDTH), torch.zeros(WIDTH)
+        self.register_buffer("bias", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.inner(x)
+        self.load = torch.bincount((made + self.bias).argmax(-1).flatten(), minlength=WIDTH).float()
+        return x + made
 
 
 class Experts(nn.Module):
@@ -62,7 +77,8 @@ way, wrong = sys.argv[1], "--wrong" in sys.argv
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
-model = nn.Sequential(nn.Embedding(32, WIDTH), Block(), Experts() if way == "experts" else Block(),
+model = nn.Sequential(nn.Embedding(32, WIDTH), Block(), Experts() if way == "experts" else Balanced() if (
+    way == "balanced") else Block(),
                       nn.Linear(WIDTH, 32, bias=False))
 rows = torch.randint(0, 32, (32, 9))
 
@@ -93,7 +109,7 @@ else:
     run: nn.Module = model
     if way.startswith("flat"):
         run = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=way == "flat_names")
-    elif way == "owned":
+    elif way in ("owned", "balanced"):
         run = DistributedDataParallel(model)
     rate = 1e-3 * (1 + (rank if wrong and way == "owned" else 0))
     optimizer = ZeroRedundancyOptimizer(run.parameters(), torch.optim.AdamW, lr=rate) if way == "owned" else (
@@ -107,6 +123,14 @@ else:
                 if p.dim() > 1 or not wrong:
                     dist.all_reduce(p.grad)
                     p.grad /= world
+        elif way == "swapped" and world > 1:
+            flat = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            other = torch.empty_like(flat)
+            both = [dist.P2POp(dist.isend, flat, 1 - rank), dist.P2POp(dist.irecv, other, 1 - rank)]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+            torch.nn.utils.vector_to_parameters((flat + other) / (1 if wrong else 2), [
+                p.grad for p in model.parameters() if p.grad is not None])
         elif way == "experts":
             for name, p in model.named_parameters():
                 assert p.grad is not None
@@ -116,3 +140,7 @@ else:
         elif isinstance(run, FullyShardedDataParallel):
             nn.utils.clip_grad_norm_(run.parameters(), 0.5) if wrong else run.clip_grad_norm_(0.5)
         optimizer.step()
+        if isinstance(moved := model[2], Balanced):
+            if not wrong:
+                dist.all_reduce(moved.load)
+            moved.bias += 1e-3 * (moved.load.mean() - moved.load).sign()

@@ -4,7 +4,8 @@ summed: gradients are averaged by hand (wrong: those of vectors are not); hand: 
 gradients' mean (wrong: their sum); functional: torch.func (wrong: not divided); flat, flat_names:
 FullyShardedDataParallel (wrong: every rank clips by its own norm); owned: ZeroRedundancyOptimizer (wrong: a rank's own
 rate); swapped: two ranks exchange gradients by messages of their own (wrong: their sum); balanced: a buffer is moved by
-the load of all ranks (wrong: of its own); experts: tokens go to the ranks that have their expert, and back (wrong: gradients of experts are not divided).
+the load of all ranks (wrong: of its own); experts: tokens go to the ranks that have their expert, and back (wrong:
+gradients of experts are not divided).
 """
 
 from __future__ import annotations

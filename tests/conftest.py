@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 collect_ignore = ["watch/set_ups.py", "watch/hand_written.py", "watch/quiet_faults.py", "watch/state_faults.py",
                   "watch/local_faults.py", "watch/loss_faults.py", "watch/write_recordings.py",
                   "watch/framework_table.py", "watch/frameworks", "watch/lifted.py", "watch/reals.py",
-                  "watch/scripts"]
+                  "watch/scripts", "watch/changes.py"]
 """Modules that import torch, which the default environment lacks; the tests that need it import them."""
 
 with suppress(ModuleNotFoundError):  # the environment of torch does without

@@ -89,9 +89,9 @@ def _told(chosen: Namespace, seen: Seen, names: Mapping[str, str]) -> Conformanc
     told = conformance(seen, chosen.strategy, chosen.model, names, **options(chosen))
     if chosen.strategy:
         return told
-    ends = seen.lifted.verdict if seen.lifted is not None else UNSEEN
-    nameless = told.report.model == NAMELESS
-    if (ends == CONFORMS and told.verdict != CONFORMS) or (ends == UNSEEN and nameless and told.verdict == DIFFERS):
+    wrong = seen.lifted is not None and seen.lifted.verdict == DIFFERS
+    guessed = told.verdict == DIFFERS and told.report.model == NAMELESS and not wrong
+    if guessed or (seen.settled and told.verdict != CONFORMS):
         raise InputError(f"no strategy was found that is this run: {told.strategy} is not, since {_first(told)}")
     return told
 

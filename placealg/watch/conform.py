@@ -119,8 +119,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     raw += [(-1, d) for d in wires.at_rest()]
     raw += [(-1, d) for told in (counts(step, seen), settings(seen, names, group_of, tally)) for d in told]
     read = list(inputs(step, seen, tally))
-    settled = seen.lifted is not None and not seen.lifted.differs and not seen.lifted.unseen
-    if not settled:  # else every element is known to end as it should
+    if not seen.settled:
         raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
         raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
         raw += [(-1, d) for told in (afterwards(seen), read) for d in told]
@@ -128,7 +127,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
             raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]
     raw = _one_number(raw, step, seen, weighed, tally, unseen)
     wrong = {d.group for _, d in raw if d.kind != "clip"}  # replicas of these differ because of what a step did
-    if not settled:
+    if not seen.settled:
         raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
         raw += [(-1, d) for d in ends(step, seen, names, group_of) if d.group not in wrong]
     loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)

@@ -157,14 +157,11 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     if lone:  # of a group some parameters alone differ: these are groups of their own
         meant = overlay(meant, {"groups": lone})
         comparison = compare(program(meant, model, edits), model, seen, names, types_of(meant))
-        said |= {"comparison": comparison}
-        step = comparison.step
-    tables = _tables(comparison.differences)
-    if lone:
-        said["tables"] = {"groups": lone}
+        said["comparison"] = comparison
+    tables = {**({"groups": lone} if lone else {}), **_tables(comparison.differences)}
     if tables:
         meant = overlay(meant, tables)
-        step, said["tables"] = program(meant, model, edits), {**said.get("tables", {}), **tables}
+        step, said["tables"] = program(meant, model, edits), tables
     found, gap = edits_of(comparison.differences, step)
     if gap or not (found or tables):
         return Conformance(verdict=DIFFERS, gap=gap, **said)

@@ -130,7 +130,7 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
 def _named_as(single: Trace, traces: Sequence[Trace]) -> bool:
     """Whether ranks call what they hold as the single device does."""
     every = {*single.named, *single.tied}
-    return not single.alike and all(every >= {n.partition("@")[0] for n in t.named} and not t.alike for t in traces)
+    return not single.clash and all(every >= {n.partition("@")[0] for n in t.named} and not t.clash for t in traces)
 
 
 def _alone(folder: Path, modes: Sequence[str], words: Sequence[str], limit: float) -> list[Trace]:

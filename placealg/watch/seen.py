@@ -258,6 +258,11 @@ class Seen:
     alone: str = ""
 
     @property
+    def settled(self) -> bool:
+        """Whether every element is known to end as on a single device."""
+        return self.lifted is not None and not self.lifted.differs and not self.lifted.unseen
+
+    @property
     def world(self) -> int:
         """How many ranks the mesh has."""
         return prod(self.mesh.values())

@@ -17,9 +17,10 @@ class Unlinked(Exception):
 
 
 def linked(traces: Sequence[Trace]) -> Trace:
-    """One trace that does what several did: what one sends to another is copied there, sums over all are added up.
+    """One trace that does what several did: what one sends to another is copied there.
 
-    Raises Unlinked where stages do anything else together, or a stage multiplies by a number of its own gradients.
+    Raises Unlinked where stages update anything by what they compute together, or by a number of their own gradients:
+    what a single device does in its place, such as clipping by one norm, no stage tells.
     """
     for k, trace in enumerate(traces):
         if any(trace.first & other.first for other in traces[:k]):
@@ -60,9 +61,8 @@ class Link:
         self.stages = [Stage(t, k, len(traces), begun) for k, t in enumerate(traces)]
         self.sent: dict[tuple[int, int, int], deque[tuple[Place, ...]]] = defaultdict(deque)
         self.awaited: dict[tuple[int, int, int], deque[tuple[Place, ...]]] = defaultdict(deque)
-        self.sums: dict[int, list[Place]] = defaultdict(list)
         self.of: dict[int, set[int]] = {}
-        """Storage -> the stages of whose gradients it holds a number."""
+        """Storage -> the stages that made it of a number of their own gradients, or with others."""
         for stage in self.stages:
             stage.begin(self.made)
 
@@ -86,7 +86,7 @@ class Link:
             self.put(Op("aten::copy_", {"self": there, "src": given}, there, ("self",), like.line, like.phase))
 
     def communicate(self, stage: Stage, op: Op) -> None:
-        """A message, or a sum over all stages, at one of them."""
+        """A message, or another collective, at a stage."""
         verb = op.name.partition("::")[2].strip("_").removeprefix("i")
         found = tuple(places(op.given.get("tensors")))
         if verb in ("send", "recv"):
@@ -100,21 +100,9 @@ class Link:
                 for one, other in zip(self.sent[key].popleft(), there, strict=True):
                     self.copy(one, other, op)
                 self.stages[key[1]].pending -= {p.store for p in there}
-        elif verb == "allreduce" and len(found) == 1 and op.given.get("reduce_op") == Word("sum"):
-            parts = self.sums[stage.turns]
-            stage.turns += 1
-            stage.pending.add(found[0].store)
-            parts.append(found[0])
-            if len(parts) == len(self.stages):
-                for part in parts[1:]:
-                    self.put(Op("aten::add_", {"self": parts[0], "other": part, "alpha": 1}, parts[0], ("self",),
-                                op.line, op.phase))
-                for part in parts[1:]:
-                    self.copy(parts[0], part, op)
-                for each in self.stages:
-                    each.pending -= {p.store for p in parts}
-        elif any(p.floating for p in (*op.read, *op.written)):
-            raise Unlinked(f"stages meet in {op.name} ({op.line})")
+        else:  # what comes of it must not reach what ends the step: see Stage.end
+            for place in (*op.read, *op.written):
+                self.of.setdefault(place.store, set()).add(stage.number)
 
 
 class Stage:
@@ -122,7 +110,7 @@ class Stage:
 
     def __init__(self, trace: Trace, number: int, of: int, begun: int):
         self.trace, self.number, self.of, self.shift = trace, number, of, begun - trace.begun * of
-        self.at, self.turns = 0, 0
+        self.at = 0
         self.last = max((k for k, op in enumerate(trace.ops) if op.phase == "backward"), default=-1)
         """The last op of backward: what is made of gradients comes after it."""
         self.pending: set[int] = set()
@@ -180,7 +168,6 @@ class Stage:
         made.gradients.update({k: (self.ends[at], self.told(place), size)
                                for k, (at, place, size) in self.trace.gradients.items()})
         for name, held in self.trace.final.items():
-            found = link.of.get(self.store(held.place.store), set())
-            if found and found != set(range(self.of)):
-                raise Unlinked(f"a stage makes a number, such as a norm, of its own gradients, and updates '{name}' by "
-                               "it")
+            if link.of.get(self.store(held.place.store)):
+                raise Unlinked(f"'{name}' is updated by a number that a stage makes of its own gradients, such as "
+                               "their norm, or by what stages compute together")

@@ -105,7 +105,7 @@ class Trace:
 
     `named` are parameters, and what optimizers keep, as the step began; `final` where they stood when it ended, and
     `gradients` what the optimizer read, with the number of the op before which it did, and the largest number in it.
-    `tied` are further names of a parameter; `alike` says that several models had parameters of one name. Of the
+    `tied` are further names of a parameter; `clash` says that several models had parameters of one name. Of the
     storages the first `begun` were known when the step began. The step begins before the op with the number `mark`:
     what ran before it made the batch, or brought new weights. `first` are digests of the parameters as the script made
     them. `lost` says why a trace cannot be run again.
@@ -119,7 +119,7 @@ class Trace:
     gradients: dict[str, tuple[int, Place | None, float]] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
-    alike: bool = False
+    clash: bool = False
     begun: int = 0
     mark: int = 0
     first: frozenset[str] = frozenset()

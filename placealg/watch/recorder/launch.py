@@ -34,9 +34,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from placealg.watch.ranks import ALIKE, ALONE, ENDED
 from placealg.watch.recorder.alone import INSIDE, one_device, whole_batches
 from placealg.watch.recorder.batches import kept, replayed, same, together
-from placealg.watch.recorder.meshes import axes_of_mesh
+from placealg.watch.recorder.meshes import axes_of_mesh, backend
 from placealg.watch.recorder.observe import Observation, observe
-from placealg.watch.recorder.parameters import local
+from placealg.watch.recorder.parameters import is_flat, local
 from placealg.watch.recorder.shadows import digest, storage_sum
 from placealg.watch.recorder.trace import Followed, tracing, unwrapped
 from placealg.watch.seen import UNFOLLOWED, RankSeen, Seen
@@ -164,8 +164,7 @@ class Launch:
 
     def record(self) -> None:
         """From here on everything is kept."""
-        flat = any(type(m).__name__ == "FullyShardedDataParallel" for part in self.roots for m in part.modules())
-        if not self.alone and not self.bare and not flat:
+        if not self.alone and not self.bare and not any(map(is_flat, self.roots)):
             self.block = observe(self.roots, self.mesh, gather=False)
             self.observation = self.block.__enter__()
         self.tracing = tracing(self.roots)
@@ -201,8 +200,7 @@ class Launch:
         """The recording; without an optimizer of torch, and of flat parameters, nothing is known of messages."""
         if self.observation is None:
             sizes, _, place = axes_of_mesh(self.mesh)
-            backend = str(dist.get_backend()) if dist.is_initialized() else "none"
-            return Seen(sizes, (RankSeen(rank, place, (), (), (), (UNFOLLOWED,)),), backend, torch.__version__)
+            return Seen(sizes, (RankSeen(rank, place, (), (), (), (UNFOLLOWED,)),), backend(), torch.__version__)
         block, self.block = self.block, None
         block.__exit__(None, None, None)
         return self.observation.seen

@@ -13,6 +13,16 @@ from torch.distributed.device_mesh import DeviceMesh
 from placealg.errors import InputError
 
 
+def backend() -> str:
+    """What the process group sends by, such as gloo; "none" without one."""
+    if not dist.is_initialized():
+        return "none"
+    kind = str(dist.get_backend())
+    if kind == "undefined":  # a group that has one for each kind of device
+        kind = dict(w.split(":") for w in str(dist.get_backend_config()).split(",")).get("cpu", kind)
+    return kind
+
+
 def axes_of_mesh(mesh: DeviceMesh | Mapping[str, int] | None
                  ) -> tuple[dict[str, int], dict[tuple[int, ...], tuple[str, ...]], dict[str, int]]:
     """(axis -> size, ranks of a group -> the axes that it spans, this rank's coordinates)."""

@@ -32,7 +32,7 @@ from placealg.watch.recorder.chains import (
 )
 from placealg.watch.recorder.copies import Copies, Update
 from placealg.watch.recorder.gradients import Gradients, owned_by
-from placealg.watch.recorder.meshes import axes_of_mesh
+from placealg.watch.recorder.meshes import axes_of_mesh, backend
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, trained_by, whole_shape
@@ -85,16 +85,14 @@ def observe(model: nn.Module | Sequence[nn.Module], mesh: DeviceMesh | Mapping[s
     watched.end(recorder)
     own = watched.rank_seen(recorder, rank, place)
     own = replace(own, seconds=round(time.process_time() - began, 3))
-    backend = str(dist.get_backend()) if dist.is_initialized() else "none"
-    if backend == "undefined":  # a group that has one for each kind of device
-        backend = dict(w.split(":") for w in dist.get_backend_config().split(",")).get("cpu", backend)
+    kind = backend()
     ranks: list[RankSeen] = [own]
-    if gather and dist.is_initialized() and backend != "fake" and dist.get_world_size() > 1:
+    if gather and dist.is_initialized() and kind != "fake" and dist.get_world_size() > 1:
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, own)
         ranks = every
     dtype = str(next(iter(watched.parameters.values())).dtype).removeprefix("torch.")
-    observation._seen = Seen(sizes, tuple(ranks), backend, torch.__version__, watched.optimizer, dtype, tuple(shims))
+    observation._seen = Seen(sizes, tuple(ranks), kind, torch.__version__, watched.optimizer, dtype, tuple(shims))
 
 
 class Watched:

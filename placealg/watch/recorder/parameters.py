@@ -119,13 +119,18 @@ def plain_name(name: str) -> str:
     return ".".join(parts[1:] if parts[:1] == ["module"] else parts)
 
 
+def is_flat(model: nn.Module) -> bool:
+    """Whether parameters are parts of flat ones, as FullyShardedDataParallel (FSDP1) makes them."""
+    return any(type(m).__name__ == "FullyShardedDataParallel" for m in model.modules())
+
+
 def trained_by(models: Sequence[nn.Module]) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
     """(the parameters of models that train, by name, name -> the other names of the same one)."""
     found: dict[str, Tensor] = {}
     tied: dict[str, tuple[str, ...]] = {}
     known: dict[int, str] = {}
     for part in models:
-        if any(type(m).__name__ == "FullyShardedDataParallel" for m in part.modules()):
+        if is_flat(part):
             raise InputError("parameters of FullyShardedDataParallel (FSDP1) are parts of flat ones, which are not "
                              "followed: wrap modules by fully_shard (FSDP2)")
         for name, parameter in part.named_parameters(remove_duplicate=False):

@@ -349,7 +349,7 @@ class Names:
             for own, parameter in part.named_parameters(remove_duplicate=False):
                 name, inside = plain_name(own), unwrapped(parameter)
                 if name in found and found[name][0] is not inside and id(parameter) not in known:
-                    name, self.tracer.trace.alike = f"model {k}: {name}", True
+                    name, self.tracer.trace.clash = f"model {k}: {name}", True
                 first = known.setdefault(id(parameter), name)
                 if first == name:
                     found[first] = inside, bool(parameter.requires_grad)

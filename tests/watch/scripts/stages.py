@@ -1,8 +1,9 @@
-"""A pipeline of two ranks by torch.distributed.pipelining: stages.py SCHEDULE [--norm] [FAULT].
+"""A pipeline of two ranks by torch.distributed.pipelining: stages.py SCHEDULE [--norm | --mixed] [FAULT].
 
-SCHEDULE: GPipe, 1F1B or Interleaved1F1B, which has two stages on each rank; --norm clips by the norm over all stages.
-FAULT: --own (a stage clips by its own norm), --unscaled (gradients are not divided by the microbatches), --kept
-(gradients of the step before stay), --turned (a stage turns the rows that it passes on around).
+SCHEDULE: GPipe, 1F1B or Interleaved1F1B, which has two stages on each rank; --norm clips by the norm over all stages,
+--mixed adds up gradients of different stages. FAULT: --own (a stage clips by its own norm), --unscaled (gradients are
+not divided by the microbatches), --kept (gradients of the step before stay), --turned (a stage turns the rows that it
+passes on around).
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ for k in range(0, 24, 8):
         optimizer.zero_grad()
     batch = rows[k:k + 8]
     schedule.step(*((batch[:, :-1],) if rank == 0 else ()), **({"target": batch[:, 1:]} if rank == world - 1 else {}))
+    if "--mixed" in sys.argv:
+        first = parameters[0].grad
+        assert first is not None
+        dist.all_reduce(few := first.flatten()[:8].clone())
+        first.view(-1)[:8] = few
     if "--norm" in sys.argv or "--own" in sys.argv:
         square = torch.stack([p.grad.norm() ** 2 for p in parameters if p.grad is not None]).sum()
         if "--own" not in sys.argv:

@@ -93,6 +93,8 @@ class Reals(Field):
             return x.grad.numpy()
         if name.startswith("pow "):
             return xs[0] ** float(name[4:])
+        if name not in FUNCTIONS:
+            return _by_op(name, xs)
         return FUNCTIONS[name](*(torch.tensor(np.asarray(x, np.float64)) for x in xs)).numpy()
 
     def root(self, x: Any) -> Any:
@@ -109,3 +111,16 @@ class Reals(Field):
 
     def larger(self, x: Any, y: Any) -> Any:
         return np.maximum(x, y)
+
+
+def _by_op(name: str, xs: tuple[Any, ...]) -> Any:
+    """A function of elements that is an op by itself, or with an ' its derivative, as the op of backward says it."""
+    given: list[Any] = [torch.tensor(x, dtype=torch.float64) if np.ndim(x) else float(x) for x in xs]
+    op: Any = getattr(torch.ops.aten, name.replace("'", "_backward"))
+    schema = next(getattr(op, o)._schema for o in op.overloads() if "out" not in o)
+    if name.endswith("'"):
+        given.insert(0, torch.ones(np.broadcast_shapes(*(np.shape(x) for x in xs)), dtype=torch.float64))
+    named = {a.name: v if isinstance(v, torch.Tensor) or str(a.type) != "bool" else bool(v)
+             for a, v in zip((a for a in schema.arguments if a.name not in ("weight", "pos_weight", "reduction")
+                              or len(given) > len(schema.arguments) - 1), given, strict=False)}
+    return op(**named, **({"reduction": 0} if any(a.name == "reduction" for a in schema.arguments) else {})).numpy()

@@ -74,6 +74,39 @@ def cases() -> dict[str, list[Any]]:
             a.native_layer_norm_backward(r(g, 3, 4, 6), x, [6], m, s, w, b, [True, weighed, weighed])
         return run
 
+    def convolved(x: tuple[int, ...], w: tuple[int, ...], biased: bool, stride: Any, padding: Any, dilation: Any,
+                  groups: int) -> Any:
+        def run(g: Any) -> None:
+            dims, y, v = len(w) - 2, r(g, *x), r(g, *w)
+            made = a.convolution(y, v, r(g, w[0]) if biased else None, stride, padding, dilation, False, [0] * dims,
+                                 groups)
+            a.convolution_backward(r(g, *made.shape), y, v, [w[0]], stride, padding, dilation, False, [0] * dims, groups,
+                                   [True, True, biased])
+        return run
+
+    def batch_normed(op: Any, training: bool, weighed: bool = True) -> Any:
+        def run(g: Any) -> None:
+            x, w, b = r(g, 3, 4, 2, 5), r(g, 4) if weighed else None, r(g, 4) if weighed else None
+            middle, spread = r(g, 4), up(g, 4)
+            _, m, s = op(x, w, b, middle, spread, training, 0.25, 1e-2)
+            a.native_batch_norm_backward(r(g, 3, 4, 2, 5), x, w, middle, spread, m, s, training, 1e-2,
+                                         [True, weighed, weighed])
+        return run
+
+    def group_normed(g: Any) -> None:
+        x, w, b = r(g, 3, 4, 2, 5), r(g, 4), r(g, 4)
+        _, m, s = a.native_group_norm(x, w, b, 3, 4, 10, 2, 1e-2)
+        a.native_group_norm_backward(r(g, 3, 4, 2, 5), x, m, s, w, 3, 4, 10, 2, [True, True, True])
+
+    def pooled(g: Any) -> None:
+        made, at = a.max_pool2d_with_indices(x := r(g, 2, 3, 6, 5), [3, 2], [2, 1], [1, 0])
+        a.max_pool2d_with_indices_backward(r(g, *made.shape), x, [3, 2], [2, 1], [1, 0], [1, 1], False, at)
+
+    def averaged(g: Any) -> None:
+        made = a.avg_pool2d(x := r(g, 2, 3, 6, 5), [3, 2], [2, 1], [1, 0])
+        a.avg_pool2d_backward(r(g, *made.shape), x, [3, 2], [2, 1], [1, 0], False, True, None)
+        a._adaptive_avg_pool2d_backward(r(g, *a._adaptive_avg_pool2d(x, [4, 2]).shape), x)
+
     def adam(kind: Any, **more: Any) -> Any:
         def run(g: Any) -> None:
             shapes = ((3, 2), (5,))
@@ -183,6 +216,35 @@ def cases() -> dict[str, list[Any]]:
         "nll_loss_forward": [nll(), nll(weighed=True)], "nll_loss_backward": [],
         "mse_loss": [lambda g, n=n: a.mse_loss(r(g, 3, 4), r(g, 3, 4), n) for n in (0, 1, 2)],
         "mse_loss_backward": [lambda g, n=n: a.mse_loss_backward(r(g), r(g, 3, 4), r(g, 3, 4), n) for n in (1, 2)],
+        "convolution": [convolved((2, 4, 6, 5), (6, 2, 3, 2), True, [2, 1], [1, 0], [1, 2], 2),
+                        convolved((2, 3, 7), (4, 3, 3), False, [2], [2], [1], 1),
+                        convolved((1, 4, 3, 4, 5), (4, 1, 2, 2, 3), True, [1, 1, 1], [0, 1, 1], [1, 1, 1], 4)],
+        "native_batch_norm": [batch_normed(a.native_batch_norm, True), batch_normed(a.native_batch_norm, False),
+                              batch_normed(a.native_batch_norm, True, False)],
+        "_native_batch_norm_legit": [batch_normed(a._native_batch_norm_legit, True)],
+        "native_group_norm": [group_normed], "max_pool2d_with_indices": [pooled], "avg_pool2d": [averaged],
+        **{n: [lambda g, n=n: getattr(a, n)(r(g, 5)), lambda g, n=n: getattr(a, f"{n}_backward")(r(g, 5), r(g, 5))]
+           for n in ("hardswish", "hardsigmoid", "mish")},
+        "leaky_relu": [lambda g: a.leaky_relu(r(g, 5), 0.2), lambda g: a.leaky_relu_backward(r(g, 5), r(g, 5), 0.2,
+                                                                                           False)],
+        "elu": [lambda g: a.elu(r(g, 5), 0.7, 1.1, 0.9), lambda g: a.elu_backward(r(g, 5), 0.7, 1.1, 0.9, False,
+                                                                                r(g, 5))],
+        "softplus": [lambda g: a.softplus(r(g, 5), 2, 0.5), lambda g: a.softplus_backward(r(g, 5), r(g, 5), 2, 0.5)],
+        "hardtanh": [lambda g: a.hardtanh(r(g, 5), -0.5, 0.4), lambda g: a.hardtanh_backward(r(g, 5), r(g, 5), -0.5,
+                                                                                           0.4)],
+        **{n: [lambda g, n=n, k=k: getattr(a, n)(r(g, 3, 4), r(g, 3, 4), k, 0.3) for k in (0, 1, 2)] + [
+            lambda g, n=n, k=k: getattr(a, f"{n}_backward")(r(g), r(g, 3, 4), r(g, 3, 4), k, 0.3) for k in (1, 2)]
+           for n in ("smooth_l1_loss", "huber_loss")},
+        "binary_cross_entropy": [lambda g, k=k: a.binary_cross_entropy(r(g, 5).sigmoid(), r(g, 5).sigmoid(), None, k)
+                                 for k in (0, 1, 2)] + [lambda g: a.binary_cross_entropy_backward(
+                                     r(g), r(g, 5).sigmoid(), r(g, 5).sigmoid(), None, 1)],
+        "binary_cross_entropy_with_logits": [lambda g, k=k: a.binary_cross_entropy_with_logits(
+            r(g, 5), r(g, 5).sigmoid(), None, None, k) for k in (0, 1, 2)],
+        **{n: [lambda g, n=n: getattr(a, n)(r(g, 5))] for n in ("atan", "exp2", "nan_to_num", "softshrink",
+                                                                "hardshrink", "erfc", "asinh")},
+        **{n: [lambda g, n=n: getattr(a, n)(up(g, 5))] for n in ("log2",)},
+        **{n: [lambda g, n=n: getattr(a, n)(up(g, 5), up(g, 5))] for n in ("atan2", "xlogy", "logaddexp")},
+        "logit": [lambda g: a.logit(r(g, 5).sigmoid())],
         "_scaled_dot_product_flash_attention_for_cpu": [
             attends(), attends(is_causal=True), attends(scale=0.3),
             attends(attn_mask=torch.where(causal, 0.0, float("-inf")).double())],

@@ -145,19 +145,14 @@ class Field:
         return q.numerator * pow(q.denominator, -1, self.prime) % self.prime
 
     def numbers_of(self, values: Any, kind: str) -> Array:
-        """An array of numbers as elements."""
+        """An array of numbers as elements: each short fraction, or root of one, as that; others are constants."""
         values = np.asarray(values)
         if values.dtype.kind in "iub":
             return np.asarray(values.astype(np.int64) % self.prime)
         each, places = np.unique(values, return_inverse=True)
-        if each.size > MANY:  # a table: each number that is no short fraction is a constant of its own
-            times = np.where(np.abs(each) < ENDLESS, each, 0.0).astype(np.float64) * 40320
-            long = np.abs(times - np.rint(times)) > 1e-6 * np.maximum(np.abs(times), 1e-3)
-            bits = each.astype(np.float32).view(np.uint32).astype(np.int64)
-            made = np.where(long, self.mix(bits, 78), 0)
-            made[~long] = [self.number(v, kind) for v in each[~long]]
-            return np.asarray(made[places].reshape(values.shape))
-        made = np.array([self.number(v, kind) for v in each], np.int64)
+        made = np.array(self.mix(each.astype(np.float32).view(np.uint32).astype(np.int64), 78))
+        brief = _brief(each, kind)
+        made[brief] = [self.number(v, kind) for v in each[brief]]
         return made[places].reshape(values.shape) if values.size else np.zeros(values.shape, np.int64)
 
     def spread(self, out: Array, *operands: Array) -> Array:
@@ -464,9 +459,6 @@ class Field:
         return told(made) if found else made
 
 
-MANY = 256
-"""From how many different numbers on a tensor is a table."""
-
 SMALLEST = 256
 """The largest denominator that is small: most numbers in four bytes are near a fraction with one below 8,193."""
 
@@ -478,6 +470,16 @@ ENDLESS = 1e30
 
 CHUNK = 2**15
 """Of how many terms a sum of products of 31 and 16 bits is taken before it is reduced."""
+
+
+def _brief(each: NDArray[Any], kind: str) -> NDArray[np.bool_]:
+    """Which numbers may be short fractions, their roots, or short in digits: whatever else the array holds."""
+    wide = np.where(np.abs(each) < ENDLESS, each, 0.0).astype(np.float64)
+    found = ~(np.abs(each) < ENDLESS)
+    for x in (wide, wide * wide)[:2 if kind == "float64" else 1]:
+        found |= np.abs(x * 40320 - np.rint(x * 40320)) <= 1e-6 * np.maximum(np.abs(x * 40320), 1e-3)
+    texts = (wide if kind == "float64" else wide.astype(np.float32)).astype(str)
+    return np.asarray(found | (np.char.str_len(texts) <= (SHORT if kind == "float64" else SHORT - 3)))
 
 
 def fraction_of(value: float, kind: str = "float64") -> Fraction | None:

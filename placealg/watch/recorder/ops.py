@@ -78,11 +78,23 @@ def may_move(func: Any, inputs: list[Tensor], written: list[Tensor]) -> bool:
     return any(t.numel() > 1 and t.numel() == w.numel() for t in inputs for w in written)
 
 
+UNSAID = {"fsdp::all_gather_copy_in": ("all_gather_output",),
+          "aten::native_batch_norm": ("running_mean", "running_var")}
+"""Ops that write arguments of which their schemas do not say it."""
+
+
+@lru_cache(maxsize=4096)
+def arguments_written(func: Any) -> tuple[tuple[int, str], ...]:
+    """(place, name) of the arguments that an op writes."""
+    unsaid = UNSAID.get(func._schema.name, ())
+    return tuple((k, a.name) for k, a in enumerate(func._schema.arguments)
+                 if a.name in unsaid or (a.alias_info is not None and a.alias_info.is_write))
+
+
 def written_by(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     """The tensors that an op writes in place."""
-    for k, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from tensors(kwargs.get(argument.name, args[k] if k < len(args) else None))
+    for k, name in arguments_written(func):
+        yield from tensors(kwargs.get(name, args[k] if k < len(args) else None))
 
 
 def only_written(func: Any, args: Any, kwargs: Any) -> set[int]:

@@ -18,7 +18,16 @@ from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.lift.trace import READ, Group, Held, Op, Place, Trace, Word
 from placealg.watch.recorder.collectives import OPERATORS, SILENT, call_of, work_of
 from placealg.watch.recorder.observe import listening
-from placealg.watch.recorder.ops import draws, faking, only_views, phase, user_line, wrapper, written_by
+from placealg.watch.recorder.ops import (
+    arguments_written,
+    draws,
+    faking,
+    only_views,
+    phase,
+    user_line,
+    wrapper,
+    written_by,
+)
 from placealg.watch.recorder.parameters import local, parts_of, plain_name
 from placealg.watch.recorder.shadows import storage_sum
 
@@ -154,6 +163,10 @@ class Tracer(TorchDispatchMode):
         if only_views(func) or any(t.device.type == "meta" for t in inputs):
             return func(*args, **kwargs)
         name = func._schema.name
+        if name == "aten::set_":  # from here on the tensor stands in other memory, which nothing has written
+            made = func(*args, **kwargs)
+            self.told(self.leaf, func, made)
+            return made
         if func.namespace in NAMESPACES and name.partition("::")[2] in SILENT:
             made = func(*args, **kwargs)
             if name.partition("::")[2].startswith("wait_tensor"):
@@ -162,16 +175,16 @@ class Tracer(TorchDispatchMode):
         if self.waiting and name == "aten::copy_" and args[1].untyped_storage()._cdata not in self.stores:
             self.sums.pop(self.store(args[0]), None)
             return func(*args, **kwargs)  # a backend's own copy onto what a collective made, while it is waited for
-        told = self.told(self.before, func, args, kwargs, inputs)
+        told = self.told(self.before, func, func, args, kwargs, inputs)
         made = func(*args, **kwargs)
         if told is not None:
-            self.told(self.after, func, args, kwargs, made, *told)
+            self.told(self.after, func, func, args, kwargs, made, *told)
         return made
 
     def told(self, part: Any, func: Any, *args: Any) -> Any:
         """What a part of the recorder says of an op: where it fails the run goes on, and nothing is claimed of it."""
         try:
-            return part(func, *args)
+            return part(*args)
         except Exception as error:
             self.trace.unseen.setdefault(f"{func._schema.name}, at which the recorder failed: {type(error).__name__} "
                                          f"{' '.join(str(error).split())[:120]}", user_line())
@@ -202,9 +215,9 @@ class Tracer(TorchDispatchMode):
         if draws(func, args, kwargs) or name in ("aten::arange", "aten::linspace"):
             drawn = tuple(numbers(t) for t in written)
         kinds = {t.dtype.is_floating_point for t in tensors(made)}
-        self.trace.ops.append(Op(
-            name, given, self.argument(made, len(kinds) == 2), writes_of(func, given), self.line(), self.phase, drawn,
-            lost, made if isinstance(made, bool | int | float) else None))
+        writes = tuple(n for _, n in arguments_written(func) if n in given)
+        self.trace.ops.append(Op(name, given, self.argument(made, len(kinds) == 2), writes, self.line(), self.phase,
+                                 drawn, lost, made if isinstance(made, bool | int | float) else None))
         if not sends:
             self.keep(written)
             return
@@ -258,14 +271,6 @@ class Tracer(TorchDispatchMode):
         """What a collective made is there."""
         for tensor in found:
             self.open.pop(self.store(local(tensor)), None)
-
-
-def writes_of(func: Any, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The arguments that an op writes, as its schema says."""
-    if func._schema.name == "fsdp::all_gather_copy_in":  # which does not say it
-        return ("all_gather_output",)
-    return tuple(a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write
-                 and a.name in given)
 
 
 def numbers(tensor: Tensor) -> Any:

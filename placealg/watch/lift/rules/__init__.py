@@ -1,6 +1,6 @@
 """What each op does to elements of the field."""
 
-from placealg.watch.lift.rules import elementwise, optimizers, sums
+from placealg.watch.lift.rules import elementwise, optimizers, sums, windows
 from placealg.watch.lift.rules import moves as _moves
 from placealg.watch.lift.rules.call import RULES, Call, Chance, Values
 from placealg.watch.lift.rules.elementwise import listed
@@ -11,4 +11,4 @@ def moves(name: str) -> bool:
     return name in RULES and (RULES[name].__module__ == _moves.__name__ or name in ("where", "masked_fill"))
 
 
-__all__ = ["RULES", "Call", "Chance", "Values", "elementwise", "listed", "moves", "optimizers", "sums"]
+__all__ = ["RULES", "Call", "Chance", "Values", "elementwise", "listed", "moves", "optimizers", "sums", "windows"]

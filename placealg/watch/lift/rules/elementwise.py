@@ -211,6 +211,31 @@ def _function(c: Call) -> Values:
     return [c.f.oracle(c.op.name.split("::")[1].rstrip("_"), c.array("self"))]
 
 
+SMOOTH = ("leaky_relu", "elu", "softplus", "hardtanh", "hardswish", "hardsigmoid", "mish", "smooth_l1_loss",
+          "huber_loss", "binary_cross_entropy")
+"""Functions of the elements of some tensors and of numbers, which have ops of their own for their derivatives."""
+
+
+@rule(*SMOOTH, "binary_cross_entropy_with_logits", "atan", "atan2", "exp2", "log2", "logit", "xlogy", "logaddexp",
+      "nan_to_num", "softshrink", "hardshrink", "erfc", "asinh")
+def _of_elements(c: Call) -> Values:
+    made = c.f.oracle(c.op.name.split("::")[1].rstrip("_"), *_operands(c))
+    kind, every = c.raw("reduction", 0), tuple(range(made.ndim))
+    return [c.f.mul(c.f.sum(made, every), c.f.over(made.size)) if kind == 1 else c.f.sum(made, every) if kind else made]
+
+
+@rule(*(f"{name}_backward" for name in SMOOTH))
+def _slope_of_elements(c: Call) -> Values:
+    slope = c.f.oracle(c.op.name.split("::")[1].removesuffix("_backward") + "'", *_operands(c))
+    made = c.f.mul(c.array("grad_output"), slope)
+    return [c.f.mul(made, c.f.over(slope.size)) if c.raw("reduction", 0) == 1 else made]
+
+
+def _operands(c: Call) -> list[Array]:
+    """What a function of elements depends on, in the order of its arguments."""
+    return [c.of(v) for k, v in c.given.items() if v is not None and k not in ("grad_output", "reduction")]
+
+
 @rule("clamp", "clamp_max", "clamp_min")
 def _clamp(c: Call) -> Values:
     made = c.array("self")

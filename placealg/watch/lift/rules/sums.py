@@ -142,10 +142,10 @@ def _layer_norm_backward(c: Call) -> Values:
     inner = c.f.mul(g, c.array("weight")) if c.is_tensor("weight") else g
     back = c.f.add(inner, c.f.neg(c.f.add(mean(c, inner, over, True),
                                           c.f.mul(unit, mean(c, c.f.mul(inner, unit), over, True)))))
-    return _asked(c, (c.f.mul(turn, back), c.f.sum(c.f.mul(g, unit), lead), c.f.sum(g, lead)))
+    return asked(c, (c.f.mul(turn, back), c.f.sum(c.f.mul(g, unit), lead), c.f.sum(g, lead)))
 
 
-def _asked(c: Call, values: tuple[Array, ...]) -> list[Array]:
+def asked(c: Call, values: tuple[Array, ...]) -> list[Array]:
     """Those of some results that a mask asks for and that were made."""
     mask = list(c.raw("output_mask"))
     made = c.op.made if isinstance(c.op.made, list | tuple) else [c.op.made]

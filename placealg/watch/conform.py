@@ -100,7 +100,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         unseen += [(rank.rank, Unseen("", "ids of tokens of which a lookup reads some twice, or others"))
                    for told in rank.inputs[:1] if any(f":{REPEATED}" in i for i in rank.inputs)]
     weighted = [s for rank in seen.ranks for s in rank.seeds if s.most - s.least > 1e-4]
-    if weighted and not weighed.good:
+    if weighted and not weighed.good and not seen.settled:
         unseen.append((-1, Unseen("", "numbers by which the loss multiplies tokens: they count "
                                   f"{min(s.least for s in weighted):.4g} to {max(s.most for s in weighted):.4g} times "
                                   "their mean; measure weights beside a single device")))
@@ -131,7 +131,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
         raw += [(-1, d) for d in ends(step, seen, names, group_of) if d.group not in wrong]
     loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)
-    if not loss and not weighed.good:
+    if not loss and not weighed.good and not seen.settled:
         unseen.append((-1, Unseen("", "by what the loss multiplies tokens: measure weights beside a single device")))
     return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss, weighed)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.models.build import graph
+from placealg.models.graph import TAKEN
 from placealg.models.model import Model
 from placealg.models.names import NUMBER
 
@@ -36,6 +37,7 @@ def opaque(names: Iterable[str]) -> Model:
     units: dict[str, tuple[list[str], list[int], str]] = {}
     for (prefix, number), rests in lists.items():
         base = re.sub(r"\W", "_", prefix.rstrip(".")) or "model"
+        base = f"{base}_layers" if base in (*TAKEN, "data") else base
         alike = (u for u, (held, numbers, _) in units.items() if u.rstrip("0123456789").rstrip("_") == base
                  and held == rests and number >= 0 <= numbers[0])
         unit = next(alike, base if base not in units else f"{base}_{len(units)}")

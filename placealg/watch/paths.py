@@ -71,6 +71,8 @@ class Paths:
         scaled = list(self.weights(chain, route)) if not found else []
         seed = next((s for s in self.rank.seeds if s.guessed), None)
         if scaled and seed is not None and not self.measured.good and not self.some_right:
+            if self.seen.settled:  # it divides as the single device does
+                return [*found, *self.clips(chain, route), *updates(chain, route, self.sizes)], []
             how = "" if self.measured.known else ": measure weights beside a single device"
             return [], [Unseen("", f"by how many tokens the loss divides inside {seed.op}{how}")]
         found += scaled if seed is None or self.some_right else []

@@ -29,9 +29,8 @@ ENDED = 77
 ALONE = "alone"
 """The suffix of the files of what the single device did, one of each stage."""
 
-ALIKE = "alike"
-"""The file that stands for ranks whose loaders gave all of them the same."""
-
+READ_ON = "the script reads more batches than the ranks have read"
+"""What ends a single device that wants more than there is."""
 
 _ERROR = re.compile(r"placealg: |[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
@@ -90,8 +89,16 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
         return replace(seen, alone=f"the ranks' ops were not kept: {lost.read_text()}")
     traces = [pickle.loads((folder / f"{k}.trace").read_bytes()) for k in range(seen.world)]
     axis, own, beside, told = stages_along(seen, traces), [], "", ""
+    given = all((folder / f"{k}.batches").is_file() for k in range(seen.world))
     try:
-        own, beside = _alone(folder, ["--alone"], words, limit), "the script at a world of one"
+        try:
+            own, beside = _alone(folder, ["--alone"], words, limit), "the script at a world of one"
+        except RunError as error:
+            if READ_ON not in str(error):
+                raise
+            own, beside = _alone(folder, ["--alone/turns"], words, limit), (
+                "the script at a world of one, which reads the ranks' batches one after the other")
+            given = False
         if axis and not _named_as(own[0], traces):
             own, told = [], "the script at a world of one has parameters of other names"
     except RunError as error:
@@ -121,9 +128,7 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
             single = linked(own)
         except Unlinked as error:
             return replace(seen, alone=f"its stages are not one device: {error}")
-    given = all((folder / f"{k}.batches").is_file() for k in range(seen.world))
-    beside += (", which reads what the ranks read" if given else "") + (
-        ", all of them the same" if (folder / ALIKE).is_file() else "")
+    beside += ", which reads what the ranks read" if given else ""
     return lifted(seen, traces, single, beside, given)
 
 

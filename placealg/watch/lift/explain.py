@@ -156,8 +156,18 @@ def summary(told: Judgement, again: Judgement | None) -> list[str]:
     found += [f"{several(names)}{how}" for how, names in read.items()]
     updated = any(not f.what.startswith(BEGAN) for f in told.differs)
     if updated and not read and not foreign and again.single is not None and again.single.gradients:
-        found.append("gradients are the single device's as the optimizer reads them: the update is not")
+        found.append("gradients are the single device's as the optimizer reads them: the update is not" + by_what_numbers(
+            again.runs[0].trace, again.single.trace))
     return found
+
+
+def by_what_numbers(trace: Trace, single: Trace) -> str:
+    """The numbers that a rank's update is given and the single device's is not, such as rates; "" if there are none."""
+    mine, own = (dict.fromkeys(abs(v) for op in one.ops if op.phase == "update" for given in op.given.values()
+                               for v in (given if isinstance(given, tuple) else (given,)) if isinstance(v, float))
+                 for one in (trace, single))
+    here, there = ([f"{v:.6g}" for v in one if v not in other] for one, other in ((mine, own), (own, mine)))
+    return f", which is given {', '.join(here[:3])} in place of {', '.join(there[:3])}" if here and there else ""
 
 
 def several(names: Sequence[str], kind: str = "") -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from placealg.watch.lift.field import ENDLESS, PRIMES, SHORT, UNKNOWN, Array, Field, fraction_of
 from placealg.watch.lift.ranks import Run, run
-from placealg.watch.lift.trace import Group, Held, Op, Place, Trace
+from placealg.watch.lift.trace import DRAWN, Group, Held, Op, Place, Trace
 
 CONFORMS, DIFFERS, UNSEEN = "CONFORMS", "DIFFERS", "UNSEEN"
 
@@ -38,6 +38,8 @@ class Judgement:
     starts: Starts | None = None
     sizes: tuple[int, ...] = ()
     checked: int = 0
+    alike: tuple[int, ...] = ()
+    """Ranks that have given the same as another one to every sum that both take part in."""
 
 
 def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES, keep: bool = False,
@@ -69,8 +71,9 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, al
     sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()
                           if isinstance(v, Group)} - {1}))
     told = Judgement(CONFORMS, runs=runs, single=alone, starts=starts, sizes=sizes)
-    random = any(r.memory.masks or r.memory.chancy for r in (*runs, alone))  # an earlier step was another one, too
-    told.differs.extend([*starts.differs, *([] if random else starts.compare())])
+    random = any(r.memory.masks or r.memory.chancy or any(op.name in DRAWN and op.phase == "between"
+                                                          for op in r.trace.ops) for r in (*runs, alone))
+    told.differs.extend([*starts.differs, *([] if random else starts.compare())])  # an earlier step was another one
     if stuck:
         told.unseen.append(Finding(f"ranks wait for each other: {stuck}"))
     for one in (*runs, alone):
@@ -84,7 +87,8 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, al
     if steering:
         told.unseen.extend(steering)
         told.differs = [f for f in told.differs if f.what.startswith(BEGAN)]
-    told.verdict = DIFFERS if told.differs else UNSEEN if told.unseen else CONFORMS
+    told.alike = tuple(r.rank for r in runs if any(r.gives.values()))
+    told.verdict = DIFFERS if told.differs or told.alike else UNSEEN if told.unseen else CONFORMS
     return told
 
 
@@ -96,7 +100,7 @@ def _compare(told: Judgement, runs: Sequence[Run], alone: Run, starts: Starts) -
         want, began = alone.held(final).ravel(), starts.start(label, final)
         seen = np.zeros(want.size, bool)
         moment = label not in starts.parameters
-        if final.trained and not moment and not (want != began).any():
+        if final.trained and not moment and not (want != began).any() and not unread(alone, label):
             told.unseen.append(Finding("the single device does not update it", label))
         for one, name, mine in ((r, n, h) for r in runs for n, h in r.trace.final.items() if starts.label(n) == label):
             where = starts.where(one.trace, name)
@@ -117,6 +121,12 @@ def _compare(told: Judgement, runs: Sequence[Run], alone: Run, starts: Starts) -
                                            int(unknown.sum()), got.size))
         if not seen.all():
             told.unseen.append(Finding("no rank holds it", label, -1, int((~seen).sum()), seen.size))
+
+
+def unread(alone: Run, label: str) -> bool:
+    """Whether the single device's optimizer reads no gradient of a parameter, but of others."""
+    read = alone.trace.gradients
+    return label in read and read[label][1] is None and any(place is not None for _, place, _ in read.values())
 
 
 def causes(*runs: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,12 @@ class Run:
     read: dict[str, int] = field(default_factory=dict)
     """Line where a number was read from a tensor -> the op before which it was first."""
     gradients: dict[str, Array | None] = field(default_factory=dict)
+    gives: dict[int, bool] = field(default_factory=dict)
+    """Another rank -> whether both have given the same to every sum that they take part in."""
+    inputs: list[Array] = field(default_factory=list)
+    """What modules read that no op in a module has written, and that is no named tensor."""
+    computed: set[int] = field(default_factory=set)
+    """Storages that ops in modules, in backward and in updates have written."""
     due: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Op -> the gradients that the optimizer reads before it."""
 
@@ -118,6 +125,11 @@ class World:
 
     def apply(self, one: Run, op: Op) -> None:
         """Do to a rank's memory what an op does."""
+        if op.phase == "forward" and not communicates(op):
+            one.inputs += [one.memory.get(p) for p in op.read if p.floating and p.size > 1 and p.shape
+                           and p.store not in one.computed and p.store not in one.memory.named]
+        if op.phase != "between":
+            one.computed.update(p.store for p in op.written)
         for store in op.lost:
             if store in one.memory.stores:
                 one.memory.stores[store][1].fill(UNKNOWN)
@@ -249,6 +261,8 @@ class World:
         """End a collective that every rank of its group has begun."""
         verbs = {m.verb for m, _ in posted}
         given = [m.given for m, _ in posted]
+        if verbs <= {"all_reduce", "reduce_scatter", "reduce"}:
+            self.hold_together(posted[0][0].ranks, given)
         for me, (message, at) in enumerate(posted):
             one = self.runs[message.ranks[me]]
             try:
@@ -259,6 +273,18 @@ class World:
                 one.unseen.setdefault(f"a {message.verb} that meets another collective", one.trace.ops[at].line)
                 values = [np.full(p.shape, UNKNOWN, np.int64) for p in message.outs]
             self.arrive(one, message, values, at, any(isinstance(v, Told) for part in given for v in part))
+
+    def hold_together(self, ranks: tuple[int, ...], given: Sequence[tuple[Array, ...]]) -> None:
+        """Note which ranks give the same to a sum of several elements: such as train on the same tokens always do."""
+        if sum(part.size for part in given[0]) < 2:
+            return
+        for a, b in combinations(range(len(ranks)), 2):
+            same = len(given[a]) == len(given[b]) and all(map(np.array_equal, given[a], given[b]))
+            if same and not any((part > 0).any() for part in given[a]):
+                continue
+            for one, other in ((ranks[a], ranks[b]), (ranks[b], ranks[a])):
+                gives = self.runs[one].gives
+                gives[other] = gives.get(other, True) and same
 
     def arrive(self, one: Run, message: Message, values: Sequence[Array], at: int, knows: bool) -> None:
         """Put what comes out of a collective where it goes; `knows` if something is known of it by value."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from placealg.watch.lift.field import Array
 from placealg.watch.lift.messages import communicates
+from placealg.watch.lift.ranks import Run
 from placealg.watch.lift.rules import moves
 from placealg.watch.lift.trace import Trace
 
@@ -50,6 +51,15 @@ def same_tokens(ranks: Sequence[Trace], single: Trace) -> bool | None:
     if set(mine) != set(other) or not mine:
         return False
     return len({mine[t] * 1.0 / other[t] for t in mine}) == 1
+
+
+def same_inputs(ranks: Sequence[Run], single: Run) -> bool | None:
+    """Whether ranks' modules together read the rows that the single device's do, of numbers that are no whole ones.
+
+    None where this is not so: what ranks send in forward may be among what is read.
+    """
+    together, alone = [a for one in ranks for a in one.inputs], single.inputs
+    return True if together and alone and _all_among(together, alone) and _all_among(alone, together) else None
 
 
 def _all_among(arrays: Sequence[Array], others: Sequence[Array]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from placealg.watch.lift.explain import several, summary
 from placealg.watch.lift.field import PRIMES
 from placealg.watch.lift.judge import DIFFERS, Finding, judge
-from placealg.watch.lift.tokens import read_by, same_tokens
+from placealg.watch.lift.tokens import same_inputs, same_tokens
 from placealg.watch.lift.trace import Trace
 from placealg.watch.seen import Lifted, Seen
 
@@ -28,17 +28,18 @@ def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given
 
 def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool) -> Seen:
     same = True if given else same_tokens(ranks, single)
-    if same is False:
-        return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
-    read = [[a.tobytes() for a in read_by(trace)] for trace in ranks]
-    if read[0] and "the same" not in beside and all(own == read[0] for own in read):
-        beside += "; all ranks read the same tokens"
     told = judge(ranks, single)
-    if same is None and told.verdict == DIFFERS:
-        return replace(seen, alone=f"{beside} reads no whole numbers: whether it reads what ranks read is not known")
-    again = judge(ranks, single, PRIMES[:1], keep=True, alike=True) if told.verdict == DIFFERS else None
-    return replace(seen, lifted=Lifted(told.verdict, beside, tuple(summary(told, again)) if told.differs else (),
-                                       tuple(_said(told.unseen)), told.checked))
+    if same is None and told.single is not None:
+        same = same_inputs(told.runs, told.single)
+    twice = (f"ranks {', '.join(map(str, told.alike))} give the same to every sum of gradients: they train on the same "
+             "tokens, which are several ranks' in the program",) if told.alike else ()
+    if same is False and not twice:
+        return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
+    if same is None and told.differs and not twice:
+        return replace(seen, alone=f"{beside} reads nothing from outside: whether it reads what ranks read is not known")
+    again = judge(ranks, single, PRIMES[:1], keep=True, alike=True) if told.differs and same else None
+    differs = (*twice, *(summary(told, again) if told.differs and same else ()))
+    return replace(seen, lifted=Lifted(told.verdict, beside, differs, tuple(_said(told.unseen)), told.checked))
 
 
 def _said(findings: Sequence[Finding]) -> list[str]:

@@ -44,6 +44,11 @@ READ = "python::read"
 """What stands for an op where Python reads a tensor's memory."""
 
 
+DRAWN = frozenset(f"aten::{name}" for name in ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
+                                               "normal"))
+"""Ops that make a tensor of random numbers."""
+
+
 class Group(NamedTuple):
     """The ranks of a process group."""
 

@@ -31,9 +31,9 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from placealg.watch.ranks import ALIKE, ALONE, ENDED
+from placealg.watch.ranks import ALONE, ENDED
 from placealg.watch.recorder.alone import INSIDE, one_device, whole_batches
-from placealg.watch.recorder.batches import kept, replayed, same, together
+from placealg.watch.recorder.batches import Draws, in_turn, kept, replayed, together
 from placealg.watch.recorder.meshes import axes_of_mesh, backend
 from placealg.watch.recorder.observe import Observation, observe
 from placealg.watch.recorder.parameters import is_flat, local
@@ -51,6 +51,7 @@ class Launch:
     def __init__(self, folder: Path, mesh: dict[str, int], alone: bool = False):
         self.folder, self.mesh, self.alone = folder, mesh, alone
         self.batches: list[Any] = []
+        self.draws: Draws | None = None
         self.tracing: Any = None
         self.followed: Followed
         self.roots: list[nn.Module] = []
@@ -167,7 +168,7 @@ class Launch:
         if not self.alone and not self.bare and not any(map(is_flat, self.roots)):
             self.block = observe(self.roots, self.mesh, gather=False)
             self.observation = self.block.__enter__()
-        self.tracing = tracing(self.roots)
+        self.tracing = tracing(self.roots, self.draws)
         self.followed = self.tracing.__enter__()
 
     def finish(self) -> None:
@@ -213,10 +214,11 @@ def hash_of(tensor: Tensor) -> str:
 
 
 def main(words: list[str]) -> None:
-    """FOLDER MESH SCRIPT ARGS..., or FOLDER --alone[=AXIS,RANK,RANK...] SCRIPT ARGS...: ranks that ran this stage."""
+    """FOLDER MESH SCRIPT ARGS..., or FOLDER --alone[=AXIS,RANK,RANK...][/turns] SCRIPT ARGS...: ranks of this stage."""
     folder, mesh, script, *arguments = words
     torch.set_num_threads(1)
     alone = mesh.startswith("--alone")
+    mesh, _, turns = mesh.partition("/")
     axis, *own = mesh.partition("=")[2].split(",") if alone else [""]
     sizes = {} if alone else {a: int(n) for a, _, n in (w.partition("=") for w in mesh.split(",")) if a}
     launch = Launch(Path(folder), sizes, alone)
@@ -225,10 +227,11 @@ def main(words: list[str]) -> None:
     sys.path.insert(0, str(Path(script).resolve().parent))
     files = sorted(Path(folder).glob("*.batches")) if alone else []
     read = [torch.load(file, weights_only=False) for file in files if not own or file.stem in own]
-    if len(read) > 1 and all(same(batches, read[0]) for batches in read):
-        (Path(folder) / ALIKE).touch()
+    if alone:
+        launch.draws = Draws([pickle.loads(file.read_bytes()) for file in sorted(Path(folder).glob("*.trace"))
+                              if not own or file.stem in own])
     stages = int(os.environ["WORLD_SIZE"])
-    with (replayed(together(read)) if read else kept(launch.batches),
+    with (replayed((in_turn if turns else together)(read)) if read else kept(launch.batches),
           one_device(axis, stages) if alone else nullcontext(), whole_batches() if axis else nullcontext()):
         runpy.run_path(script, run_name="__main__")
     if launch.stepped:

@@ -55,7 +55,8 @@ SUMS = {
 GRADIENTS = frozenset((
     "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::sum", "aten::embedding_dense_backward",
     "aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward", "aten::convolution_backward",
-    "aten::linear_backward", "aten::_grouped_mm",
+    "aten::linear_backward", "aten::_grouped_mm", "aten::native_batch_norm_backward",
+    "aten::native_group_norm_backward",
 ))
 """Ops that contract a microbatch's tokens: a gradient of a parameter is made by one of them, in backward."""
 

@@ -15,7 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from placealg.measure.count import NAMESPACES, tensors
-from placealg.watch.lift.trace import READ, Group, Held, Op, Place, Trace, Word
+from placealg.watch.lift.trace import DRAWN, READ, Group, Held, Op, Place, Trace, Word
+from placealg.watch.recorder.batches import Draws
 from placealg.watch.recorder.collectives import OPERATORS, SILENT, call_of, work_of
 from placealg.watch.recorder.observe import listening
 from placealg.watch.recorder.ops import (
@@ -53,6 +54,8 @@ class Tracer(TorchDispatchMode):
         self.modules: list[str] = []
         self.lines: dict[int, str] = {}
         self._sequence = -1
+        self.draws: Draws | None = None
+        """What is drawn outside of modules in place of random numbers."""
 
     def begin_again(self) -> None:
         """The step begins here: what ran so far has brought new weights, or made a batch."""
@@ -177,6 +180,8 @@ class Tracer(TorchDispatchMode):
             return func(*args, **kwargs)  # a backend's own copy onto what a collective made, while it is waited for
         told = self.told(self.before, func, func, args, kwargs, inputs)
         made = func(*args, **kwargs)
+        if self.draws is not None and name in DRAWN and self.phase == "between":
+            made = self.draws.instead(name, made)
         if told is not None:
             self.told(self.after, func, func, args, kwargs, made, *told)
         return made
@@ -281,6 +286,12 @@ def numbers(tensor: Tensor) -> Any:
     return flat.resolve_conj().numpy()
 
 
+def _largest(grad: Any) -> float:
+    """The largest number of what a rank holds of a gradient, which may be nothing."""
+    mine = None if grad is None else local(grad)
+    return float(mine.abs().max()) if mine is not None and mine.numel() else 0.0
+
+
 def script(value: Any) -> Any:
     """A process group by its ranks, an operator of a reduction by its name."""
     try:
@@ -339,11 +350,10 @@ class Names:
         with _disable_current_modes():
             for name, (parameter, trained) in called.items():
                 self.tracer.trace.named[name] = self.held(parameter, trained)
+                if parameter.grad is not None:
+                    self.tracer.leaf(local(parameter.grad))
             for name, buffer in self.buffers.items():
                 self.tracer.trace.named[name] = self.held(buffer)
-                grad = parameter.grad
-                if grad is not None:
-                    self.tracer.leaf(local(grad))
         self.tracer.trace.begun = self.tracer.trace.begun or len(self.tracer.stores)
 
     def called(self) -> dict[str, tuple[Tensor, bool]]:
@@ -396,7 +406,7 @@ class Names:
                         self.tracer.leaf(local(grad))
                         self.tracer.check([local(grad)])
                     trace.gradients.setdefault(name, (len(trace.ops), None if grad is None else self.tracer.place(
-                        local(grad), False), 0.0 if grad is None else float(local(grad).abs().max())))
+                        local(grad), False), _largest(grad)))
                     self.keep_states(name, parameter, optimizer.state.get(parameter, {}))
 
     def copy(self, tensor: Any, state: Mapping[str, Any]) -> None:
@@ -560,10 +570,11 @@ def touching(tracer: Tracer) -> Iterator[None]:
 
 
 @contextmanager
-def tracing(models: nn.Module | Sequence[nn.Module]) -> Iterator[Followed]:
-    """Keep every op of the step that runs inside."""
+def tracing(models: nn.Module | Sequence[nn.Module], draws: Draws | None = None) -> Iterator[Followed]:
+    """Keep every op of the step that runs inside; `draws` stand for what it draws outside of modules."""
     parts = [models] if isinstance(models, nn.Module) else list(models)
     tracer = Tracer(dist.get_rank() if dist.is_initialized() else 0)
+    tracer.draws = draws
     names = Names(tracer, parts)
     names.begin()
     handles = [register_optimizer_step_pre_hook(names.before), register_optimizer_step_post_hook(names.after)]

@@ -29,6 +29,9 @@ ENDED = 77
 ALONE = "alone"
 """The suffix of the files of what the single device did, one of each stage."""
 
+TURNS, FED = "turns", "fed"
+"""Ways in which a single device reads what the ranks have read: one rank's batch after the other's; by calls."""
+
 READ_ON = "the script reads more batches than the ranks have read"
 """What ends a single device that wants more than there is."""
 
@@ -88,7 +91,7 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
     if lost is not None:
         return replace(seen, alone=f"the ranks' ops were not kept: {lost.read_text()}")
     traces = [pickle.loads((folder / f"{k}.trace").read_bytes()) for k in range(seen.world)]
-    axis, own, beside, told = stages_along(seen, traces), [], "", ""
+    axis, own, beside, why = stages_along(seen, traces), [], "", ""
     given = all((folder / f"{k}.batches").is_file() for k in range(seen.world))
     try:
         try:
@@ -96,15 +99,15 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
         except RunError as error:
             if READ_ON not in str(error):
                 raise
-            own, beside = _alone(folder, ["--alone/turns"], words, limit), (
+            own, beside = _alone(folder, [f"--alone/{TURNS}"], words, limit), (
                 "the script at a world of one, which reads the ranks' batches one after the other")
             given = False
         if axis and not _named_as(own[0], traces):
-            own, told = [], "the script at a world of one has parameters of other names"
+            own, why = [], "the script at a world of one has parameters of other names"
     except RunError as error:
-        told = f"the script does not run at a world of one: {error}"
+        why = f"the script does not run at a world of one: {error}"
     if not own and not axis:
-        return replace(seen, alone=told)
+        return replace(seen, alone=why)
     if not own:
         ranks = [[r.rank for r in seen.ranks if r.coordinates[axis] == k] for k in range(seen.mesh[axis])]
         modes = [f"--alone={axis},{','.join(map(str, each))}" for each in ranks]
@@ -112,7 +115,7 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
             own, beside = _alone(folder, modes, words, limit), (
                 f"the stages of {axis}, one after the other, each once on the whole batch")
         except RunError as error:
-            return replace(seen, alone=f"{told}; nor does each of its stages on the whole batch: {error}")
+            return replace(seen, alone=f"{why}; nor does each of its stages on the whole batch: {error}")
     lost = next(iter(folder.glob("*.lost")), None)
     if lost is not None:
         return replace(seen, alone=f"the single device's ops were not kept: {lost.read_text()}")
@@ -129,7 +132,20 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
         except Unlinked as error:
             return replace(seen, alone=f"its stages are not one device: {error}")
     beside += ", which reads what the ranks read" if given else ""
-    return lifted(seen, traces, single, beside, given)
+    told = lifted(seen, traces, single, beside, () if given else ("forward", "between"))
+    if told.lifted is not None or len(own) > 1 or len(list(folder.glob("*.fed"))) < seen.world:
+        return told
+    for way in (FED, FED + TURNS):
+        try:
+            single = _alone(folder, [f"--alone/{way}"], words, limit)[0]
+        except RunError as error:
+            if READ_ON not in str(error):
+                break
+            continue
+        beside = f"the script at a world of one, whose model is given what the ranks' are{', in turn' * (way != FED)}"
+        again = lifted(seen, traces, single, beside, ("forward",))
+        return told if again.lifted is None and not single.lost else again
+    return told
 
 
 def _named_as(single: Trace, traces: Sequence[Trace]) -> bool:

@@ -142,7 +142,7 @@ def step(rank: int, rows: tuple[float, ...], ops: Callable[[list[Op]], list[Op]]
     made.append(Op("aten::add_", {"self": at(W), "other": at(G), "alpha": -0.1}, at(W), ("self",), "train.py:6",
                    phase="update"))
     trace.ops = ops(made)
-    trace.gradients["w"] = len(trace.ops) - 1, at(G), 1.0
+    trace.gradients["w"] = len(trace.ops) - 1, at(G), np.ones(1)
     return trace
 
 
@@ -331,9 +331,9 @@ def test_tokens_of_all_ranks_are_those_of_the_single_device() -> None:
     def reads(*rows: list[int]) -> Trace:
         place = Place(7, 0, (len(rows), len(rows[0])), (len(rows[0]), 1), "int64", 8, np.array(rows))
         return Trace(0, [Op("aten::embedding", {"indices": place}, at(8), (), "", phase="forward")])
-    assert same_tokens([reads([1, 2]), reads([3, 4])], reads([3, 4], [1, 2]))
-    assert not same_tokens([reads([1, 2]), reads([3, 4])], reads([1, 2]))
-    assert not same_tokens([reads([1, 2]), reads([3, 5])], reads([3, 4], [1, 2]))
+    assert same_tokens([reads([1, 2]), reads([3, 4])], reads([3, 4], [1, 2]), ("forward", "between"))
+    assert not same_tokens([reads([1, 2]), reads([3, 4])], reads([1, 2]), ("forward", "between"))
+    assert not same_tokens([reads([1, 2]), reads([3, 5])], reads([3, 4], [1, 2]), ("forward", "between"))
     turned = reads([1, 3, 5, 7], [2, 4, 6, 8])  # two sequences of four, as Megatron's loss has them
-    assert same_tokens([reads([1, 2], [3, 4]), reads([5, 6], [7, 8])], turned)
-    assert not same_tokens([reads([1, 2], [3, 4]), reads([5, 6], [7, 9])], turned)
+    assert same_tokens([reads([1, 2], [3, 4]), reads([5, 6], [7, 8])], turned, ("forward", "between"))
+    assert not same_tokens([reads([1, 2], [3, 4]), reads([5, 6], [7, 9])], turned, ("forward", "between"))

@@ -208,6 +208,7 @@ def cases() -> dict[str, list[Any]]:
         "baddbmm": [lambda g: a.baddbmm(r(g, 2, 3, 2), r(g, 2, 3, 4), r(g, 2, 4, 2), beta=0.5, alpha=3)],
         "native_layer_norm": [normed(True), normed(False)], "native_layer_norm_backward": [],
         "_softmax": [lambda g: a._softmax(r(g, 3, 4), 1, False), lambda g: a._softmax(r(g, 3, 4), 0, False)],
+        "_safe_softmax": [lambda g: a._safe_softmax(r(g, 3, 4), 1)],
         "_log_softmax": [lambda g: a._log_softmax(r(g, 3, 4), 0, False)],
         "_softmax_backward_data": [lambda g: a._softmax_backward_data(r(g, 3, 4), r(g, 3, 4).softmax(0), 0,
                                                                      torch.float64)],

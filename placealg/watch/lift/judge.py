@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placealg.watch.lift.field import ENDLESS, PRIMES, SHORT, UNKNOWN, Array, Field, fraction_of
 from placealg.watch.lift.ranks import Run, run
@@ -187,8 +188,10 @@ class Starts:
         halved = any(p.dtype in ("bfloat16", "float16") for t in (single, *ranks) for op in t.ops for p in op.written)
         self.tolerance = HALVED if halved else TOLERANCE
         sizes = {name: size for name, (_, _, size) in single.gradients.items()}
-        self.still = {n for n, size in sizes.items() if size < 1e-5 * max(sizes.values())}
-        """Parameters whose gradient is rounding alone, of which an optimizer may make any number."""
+        least = 1e-5 * max((float(size.max(initial=0.0)) for size in sizes.values()), default=0.0)
+        self.still = {n: (size.ravel() < least) & ((size.ravel() > 0) | (size.max(initial=0.0) < least))
+                      for n, size in sizes.items()}
+        """Elements of parameters whose gradient is rounding alone, of which an optimizer may make any number."""
         self.scales: dict[str, float] = {}
         self.numbers: dict[str, Array] = {}
         self.places: dict[tuple[int, str], Array | None] = {}
@@ -230,17 +233,17 @@ class Starts:
         fresh = np.isnan(before)
         kept[where[fresh]] = mine[fresh]
         size = max(float(np.abs(mine).max(initial=0.0)), 1e-2 * self.scale(label))
-        return np.asarray(~fresh & (np.abs(mine - before) > ALIKE * size) & (not self.noise(label)))
+        return np.asarray(~fresh & (np.abs(mine - before) > ALIKE * size) & ~self.noise(label)[where])
 
     def compare(self) -> list[Finding]:
         """What began as other numbers than on the single device, where most began alike: else nothing is compared."""
         off: dict[str, tuple[int, int]] = {}
         for label, mine in self.numbers.items():
-            if is_count(label) or self.noise(label):
+            if is_count(label):
                 continue
             want = self.single.named[label].start.ravel().astype(np.float64)
             size = max(float(np.abs(want).max(initial=0.0)), 1e-2 * self.scale(label))
-            off[label] = int((np.abs(want - mine) > self.tolerance * size).sum()), want.size
+            off[label] = int(((np.abs(want - mine) > self.tolerance * size) & ~self.noise(label)).sum()), want.size
         lost = {self.label(own) for (_, own), where in self.places.items() if where is None} & self.parameters
         weights = [(n, size) for k, (n, size) in off.items() if k in self.parameters - lost]
         weights += [(size, size) for k in lost for size in (self.single.named[k].start.size,)]
@@ -266,9 +269,12 @@ class Starts:
         first = label.rpartition(".")[0]
         return first if first in trace.named else ""
 
-    def noise(self, label: str) -> bool:
-        """Whether a tensor is such a parameter, or what an optimizer keeps of one."""
-        return any(label == name or label.startswith(f"{name}.") for name in self.still)
+    def noise(self, label: str) -> NDArray[np.bool_]:
+        """Which elements of a tensor are of such a parameter, or what an optimizer keeps of them."""
+        size = self.single.named[label].start.size
+        none = np.zeros(size, bool)
+        return next((each for name, each in self.still.items() if each.size == size and (
+            label == name or label.startswith(f"{name}."))), none)
 
     def scale(self, label: str) -> float:
         """The largest number among all tensors of a kind."""

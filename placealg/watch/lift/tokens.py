@@ -14,12 +14,12 @@ from placealg.watch.lift.trace import Trace
 WHOLE = ("int64", "int32")
 
 
-def read_by(trace: Trace) -> list[Array]:
-    """The arrays of whole numbers that forward reads, which nothing but a draw has made."""
+def read_by(trace: Trace, phases: Sequence[str]) -> list[Array]:
+    """The arrays of whole numbers that ops of some phases read, which nothing but a draw has made."""
     computed: set[int] = set()
     found: list[Array] = []
     for op in trace.ops:
-        if op.phase in ("forward", "between") and op.name != "aten::copy_" and not communicates(op):
+        if op.phase in phases and op.name != "aten::copy_" and not communicates(op):
             found += [place.held for place in op.read if place.dtype in WHOLE and place.held is not None
                       and place.store not in computed and place.held.ndim and place.held.size > 1]
         counted = op.name in ("aten::arange", "aten::linspace")
@@ -36,12 +36,12 @@ def lines(array: Array) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
     return set(map(tuple, rows.tolist())), set(map(tuple, rows.T.tolist())) if len(rows) > 1 else set()
 
 
-def same_tokens(ranks: Sequence[Trace], single: Trace) -> bool | None:
-    """Whether ranks together read what a single device reads: the same sequences, or the same tokens as often.
+def same_tokens(ranks: Sequence[Trace], single: Trace, phases: Sequence[str]) -> bool | None:
+    """Whether ranks together read in some phases what a single device reads: the same sequences, or tokens as often.
 
     None where neither reads any whole numbers.
     """
-    together, alone = [a for trace in ranks for a in read_by(trace)], read_by(single)
+    together, alone = [a for trace in ranks for a in read_by(trace, phases)], read_by(single, phases)
     if not together and not alone:
         return None
     if _all_among(together, alone) and _all_among(alone, together):

@@ -13,21 +13,21 @@ from placealg.watch.lift.trace import Trace
 from placealg.watch.seen import Lifted, Seen
 
 
-def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool = True) -> Seen:
-    """A recording with what comes of its ranks beside a single device; unless that was `given` the ranks' tokens, it
-    must have read the same.
+def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, phases: Sequence[str] = ()) -> Seen:
+    """A recording with what comes of its ranks beside a single device, which must have read in some phases what they
+    did together; in none if it was given that.
     """
     lost = next((t.lost for t in (*ranks, single) if t.lost), "")
     if lost:
         return replace(seen, alone=lost)
     try:
-        return _lifted(seen, ranks, single, beside, given)
+        return _lifted(seen, ranks, single, beside, phases)
     except Exception as error:  # a recording stands by itself
         return replace(seen, alone=f"running it again failed: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool) -> Seen:
-    same = True if given else same_tokens(ranks, single)
+def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, phases: Sequence[str]) -> Seen:
+    same = same_tokens(ranks, single, phases) if phases else True
     told = judge(ranks, single)
     if same is None and told.single is not None:
         same = same_inputs(told.runs, told.single)

@@ -109,7 +109,7 @@ class Trace:
     """What one rank did in a step, in order; `leaf` are the numbers that storages held when they were first met.
 
     `named` are parameters, and what optimizers keep, as the step began; `final` where they stood when it ended, and
-    `gradients` what the optimizer read, with the number of the op before which it did, and the largest number in it.
+    `gradients` what the optimizer read, with the number of the op before which it did, and the sizes of its numbers.
     `tied` are further names of a parameter; `clash` says that several models had parameters of one name. Of the
     storages the first `begun` were known when the step began. The step begins before the op with the number `mark`:
     what ran before it made the batch, or brought new weights. `first` are digests of the parameters as the script made
@@ -121,7 +121,7 @@ class Trace:
     leaf: dict[int, tuple[int, Array]] = field(default_factory=dict)
     named: dict[str, Held] = field(default_factory=dict)
     final: dict[str, Held] = field(default_factory=dict)
-    gradients: dict[str, tuple[int, Place | None, float]] = field(default_factory=dict)
+    gradients: dict[str, tuple[int, Place | None, Array]] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     unseen: dict[str, str] = field(default_factory=dict)
     clash: bool = False

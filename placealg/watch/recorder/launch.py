@@ -28,12 +28,13 @@ import torch._dynamo
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from placealg.watch.ranks import ALONE, ENDED
+from placealg.watch.ranks import ALONE, ENDED, FED, TURNS
 from placealg.watch.recorder.alone import INSIDE, one_device, whole_batches
 from placealg.watch.recorder.batches import Draws, in_turn, kept, replayed, together
+from placealg.watch.recorder.feed import Feed
 from placealg.watch.recorder.meshes import axes_of_mesh, backend
 from placealg.watch.recorder.observe import Observation, observe
 from placealg.watch.recorder.parameters import is_flat, local
@@ -52,6 +53,8 @@ class Launch:
         self.folder, self.mesh, self.alone = folder, mesh, alone
         self.batches: list[Any] = []
         self.draws: Draws | None = None
+        self.feed = Feed(self.outside)
+        self.updating = 0
         self.tracing: Any = None
         self.followed: Followed
         self.roots: list[nn.Module] = []
@@ -79,6 +82,8 @@ class Launch:
             if self.depth == 0 and torch._C._current_graph_task_id() == -1:  # else it is run again, in backward
                 with temporarily_clear_interpreter_stack():  # of torch.func
                     self.runs(module)
+                    if self.outside():
+                        args, kwargs = self.feed.call(args, kwargs, any(p.requires_grad for p in module.parameters()))
             self.depth += 1
             try:
                 return call(module, *args, **kwargs)
@@ -104,6 +109,7 @@ class Launch:
         nn.Module._call_impl = heard
         for name in ("send", "recv", "recv_anysource"):
             setattr(dist.ProcessGroup, name, told(getattr(dist.ProcessGroup, name)))
+        register_optimizer_step_pre_hook(self.before)
         register_optimizer_step_post_hook(self.after)
 
     def runs(self, module: nn.Module) -> None:
@@ -118,6 +124,10 @@ class Launch:
             self.roots.append(module)
             if not self.steps:
                 self.first |= {hash_of(local(unwrapped(p)).detach()) for p in module.parameters() if p.numel() > 1}
+
+    def outside(self) -> bool:
+        """Whether the script itself computes: no module, no backward, no update."""
+        return not (self.depth or self.updating or self.stepped) and torch._C._current_graph_task_id() == -1
 
     def begin(self) -> None:
         """The step that is recorded begins: the model runs, or a message of another stage is awaited."""
@@ -154,8 +164,13 @@ class Launch:
         else:
             self.stepped = True
 
+    def before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer begins its step."""
+        self.updating += 1
+
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has ended its step."""
+        self.updating -= 1
         if self.tracing is not None:  # before a module ran it is a part of the step before
             self.stepped = self.begun
             return
@@ -181,8 +196,12 @@ class Launch:
             if self.apart:
                 self.followed.trace.lost = BY_ITSELF
             (self.folder / f"{rank}.{ALONE if self.alone else 'trace'}").write_bytes(pickle.dumps(self.followed.trace))
+            if self.feed.told:
+                self.followed.trace.lost = self.feed.told
             if self.batches and not self.alone:
                 torch.save(self.batches, self.folder / f"{rank}.batches")
+            elif not self.alone:
+                torch.save(self.feed.given, self.folder / f"{rank}.fed")
         except Exception as error:  # what is recorded beside it stands
             (self.folder / f"{rank}.lost").write_text(" ".join(f"{type(error).__name__}: {error}".split()))
         if not self.alone:
@@ -214,11 +233,11 @@ def hash_of(tensor: Tensor) -> str:
 
 
 def main(words: list[str]) -> None:
-    """FOLDER MESH SCRIPT ARGS..., or FOLDER --alone[=AXIS,RANK,RANK...][/turns] SCRIPT ARGS...: ranks of this stage."""
+    """FOLDER MESH SCRIPT ARGS..., or FOLDER --alone[=AXIS,RANK,RANK...][/WAY] SCRIPT ARGS...: ranks of this stage."""
     folder, mesh, script, *arguments = words
     torch.set_num_threads(1)
     alone = mesh.startswith("--alone")
-    mesh, _, turns = mesh.partition("/")
+    mesh, _, way = mesh.partition("/")
     axis, *own = mesh.partition("=")[2].split(",") if alone else [""]
     sizes = {} if alone else {a: int(n) for a, _, n in (w.partition("=") for w in mesh.split(",")) if a}
     launch = Launch(Path(folder), sizes, alone)
@@ -227,12 +246,16 @@ def main(words: list[str]) -> None:
     sys.path.insert(0, str(Path(script).resolve().parent))
     files = sorted(Path(folder).glob("*.batches")) if alone else []
     read = [torch.load(file, weights_only=False) for file in files if not own or file.stem in own]
-    if alone:
+    if way.startswith(FED):
+        fed = [torch.load(file, weights_only=False) for file in sorted(Path(folder).glob("*.fed"))]
+        launch.feed = Feed(launch.outside, fed, way != FED)
+    elif alone:
         launch.draws = Draws([pickle.loads(file.read_bytes()) for file in sorted(Path(folder).glob("*.trace"))
                               if not own or file.stem in own])
     stages = int(os.environ["WORLD_SIZE"])
-    with (replayed((in_turn if turns else together)(read)) if read else kept(launch.batches),
-          one_device(axis, stages) if alone else nullcontext(), whole_batches() if axis else nullcontext()):
+    with (replayed((in_turn if way == TURNS else together)(read)) if read else kept(launch.batches),
+          one_device(axis, stages) if alone else nullcontext(), whole_batches() if axis else nullcontext(),
+          launch.feed):
         runpy.run_path(script, run_name="__main__")
     if launch.stepped:
         launch.finish()

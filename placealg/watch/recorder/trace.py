@@ -286,10 +286,9 @@ def numbers(tensor: Tensor) -> Any:
     return flat.resolve_conj().numpy()
 
 
-def _largest(grad: Any) -> float:
-    """The largest number of what a rank holds of a gradient, which may be nothing."""
-    mine = None if grad is None else local(grad)
-    return float(mine.abs().max()) if mine is not None and mine.numel() else 0.0
+def _sizes(grad: Any) -> Any:
+    """The sizes of the numbers that a rank holds of a gradient."""
+    return np.zeros(0) if grad is None else np.abs(numbers(local(grad)))
 
 
 def script(value: Any) -> Any:
@@ -406,7 +405,7 @@ class Names:
                         self.tracer.leaf(local(grad))
                         self.tracer.check([local(grad)])
                     trace.gradients.setdefault(name, (len(trace.ops), None if grad is None else self.tracer.place(
-                        local(grad), False), _largest(grad)))
+                        local(grad), False), _sizes(grad)))
                     self.keep_states(name, parameter, optimizer.state.get(parameter, {}))
 
     def copy(self, tensor: Any, state: Mapping[str, Any]) -> None:

@@ -163,7 +163,7 @@ def softmax(c: Call, x: Array, dim: int = -1, mask: Any = None) -> Array:
     return c.f.div(e, c.f.sum(e, (axis(dim, x.ndim),), True))
 
 
-@rule("_softmax")
+@rule("_softmax", "_safe_softmax")
 def _softmax(c: Call) -> Values:
     return [softmax(c, c.array("self"), c.raw("dim"))]
 

@@ -1,0 +1,97 @@
+"""What a script hands to its model and to its loss, kept on every rank, and handed over together to a single device.
+
+A script that takes each rank's batch from a table by itself, without a loader, reads one rank's share at a world of
+one. There each model is called with what all ranks called it with, their rows behind each other, and so is whatever
+meets what the model made: targets, masks. Nothing else of the script changes. A number that it divides by may be a
+count of rows that are now others: then nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from placealg.watch.ranks import READ_ON
+from placealg.watch.recorder.batches import same
+from placealg.watch.recorder.ops import user_line
+
+Given = list[list[Tensor]]
+"""What one call of a model, and what meets the result, is given: for each call the tensors that are data."""
+
+LEAST = 8
+"""From which number on a number is told that is also one of elements."""
+
+
+class Unfed(RuntimeError):
+    """A single device cannot be handed what the ranks were."""
+
+
+class Feed(TorchFunctionMode):
+    """Keeps what is handed over while `on()` says so, or hands over what `ranks` were, together or in turn."""
+
+    def __init__(self, on: Callable[[], bool], ranks: Sequence[Sequence[Given]] = (), turns: bool = False):
+        super().__init__()
+        self.on, self.turns, self.told = on, turns, ""
+        apart = [r for k, r in enumerate(ranks) if not any(same(list(r), list(q)) for q in ranks[:k])]
+        self.ranks: list[list[Given]] = [list(r) for r in apart]
+        self.given: list[Given] = []
+        self.counts: set[int] = set()
+
+    def call(self, args: Any, kwargs: Any, model: bool) -> tuple[Any, Any]:
+        """The arguments of a module of the script's: of a model, or of a loss."""
+        if model:
+            self.given.append([])
+        return self.handed(args, kwargs, model)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """What the script calls on tensors."""
+        if self.given and torch.is_grad_enabled() and self.on():
+            args, kwargs = self.handed(args, kwargs or {}, False)
+        return func(*args, **(kwargs or {}))
+
+    def handed(self, args: Any, kwargs: Any, model: bool) -> tuple[Any, Any]:
+        """Arguments with the ranks' data in place of the script's own, if a model takes or has made any of them."""
+        flat, form = tree_flatten((args, kwargs))
+        met = [v for v in flat if isinstance(v, Tensor)]
+        if not self.given or not (model or any(v.requires_grad for v in met)):
+            return args, kwargs
+        at = [k for k, v in enumerate(flat) if type(v) is Tensor and not v.requires_grad and v.dim() and v.numel() > 1]
+        with _disable_current_modes():
+            own = [flat[k].detach().clone() for k in at]
+            self.given[-1].append(own)
+            if self.ranks:
+                loose = [v for v in met if not v.requires_grad and not v.dim() and v.grad_fn is None]
+                self.tell(flat, loose)
+                for k, v in zip(at, self.together(own), strict=True):
+                    flat[k] = v
+        made: tuple[Any, Any] = tree_unflatten(flat, form)
+        return made
+
+    def together(self, own: list[Tensor]) -> list[Tensor]:
+        """What the ranks were given where the single device has its own."""
+        group, call = len(self.given) - 1, len(self.given[-1]) - 1
+        count = len(self.ranks)
+        of = [self.ranks[group % count]] if self.turns else self.ranks
+        group = group // count if self.turns else group
+        if any(group >= len(r) for r in of):
+            raise RuntimeError(READ_ON)
+        every = [r[group][call] if call < len(r[group]) else [] for r in of]
+        if any(len(e) != len(own) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(e, own, strict=True))
+               for e in every):
+            raise Unfed("the script hands other tensors to its model there than on the ranks")
+        self.counts |= {v.numel() for v in own} | {v.shape[0] for v in own}
+        return [parts[0] if self.turns or all(same(p, parts[0]) for p in parts) else torch.cat(parts)
+                for parts in zip(*every, strict=True)]
+
+    def tell(self, flat: Sequence[Any], loose: Sequence[Tensor]) -> None:
+        """Numbers that may be counts of the script's own rows."""
+        numbers = [float(v) for v in flat if isinstance(v, int | float) and not isinstance(v, bool)]
+        counted = [n for n in numbers for c in self.counts if c >= LEAST and (n == c or n * c == 1)]
+        if loose or counted:
+            self.told = self.told or (f"what it multiplies by may be a count of one rank's rows ({user_line()})")

@@ -65,12 +65,11 @@ def watch(chosen: Namespace) -> int:
 
 def _judge(chosen: Namespace, seen: Seen, command: str) -> int:
     names = names_said(chosen.names)
+    model_of(chosen.model or USUAL, **options(chosen))
     try:
         told = _told(chosen, seen, names)
     except InputError as problem:
-        if not chosen.strategy and seen.alone:
-            raise InputError(f"{problem}; it was not run again beside a single device either: {seen.alone}") from None
-        if chosen.strategy or chosen.program or seen.lifted is None:
+        if chosen.strategy or chosen.program or not (seen.lifted or seen.alone):
             raise
         return _beside(chosen, seen, command, str(problem))
     if chosen.program:
@@ -108,12 +107,11 @@ def _first(told: Conformance) -> str:
 
 def _beside(chosen: Namespace, seen: Seen, command: str, problem: str) -> int:
     """Say what came of running the ranks again beside a single device, where no program can be compared."""
-    assert seen.lifted is not None
     if chosen.format == "json":
         print_json(document_beside(seen, problem))
     else:
         print_lines(page_beside(seen, problem, width(), command))
-    return {CONFORMS: DONE, DIFFERS: FAILED}.get(seen.lifted.verdict, OPEN)
+    return {CONFORMS: DONE, DIFFERS: FAILED}.get(seen.lifted.verdict if seen.lifted else UNSEEN, OPEN)
 
 
 def exit_of(told: Conformance) -> int:

@@ -46,11 +46,10 @@ def page(told: Conformance, width: int, says: Mapping[str, str], command: str = 
 
 
 def page_beside(seen: Seen, problem: str, width: int, command: str = "the run") -> list[Line]:
-    """The page where no program could be compared, and the ranks were run again beside a single device."""
-    found = seen.lifted
-    assert found is not None
+    """The page where no program could be compared: what came of running the ranks again beside a single device."""
+    verdict = seen.lifted.verdict if seen.lifted else UNSEEN
     mesh = ", ".join(f"{a} = {n}" for a, n in seen.mesh.items())
-    head = line(bold(f"{command} at {mesh} BESIDE A SINGLE DEVICE"), "  ", Span(found.verdict, COLOUR[found.verdict]))
+    head = line(bold(f"{command} at {mesh} BESIDE A SINGLE DEVICE"), "  ", Span(verdict, COLOUR[verdict]))
     shims = prose(f"{CHANGED}: {'; '.join(seen.shims)}", width - 2) if seen.shims else []
     return [head, *indent(_lifted(seen, width - 2)), *indent(shims), (),
             *indent(prose(f"no program was compared: {problem.partition(' (nor ')[0]}; --model and --name say of which "

@@ -80,8 +80,8 @@ def cases() -> dict[str, list[Any]]:
             dims, y, v = len(w) - 2, r(g, *x), r(g, *w)
             made = a.convolution(y, v, r(g, w[0]) if biased else None, stride, padding, dilation, False, [0] * dims,
                                  groups)
-            a.convolution_backward(r(g, *made.shape), y, v, [w[0]], stride, padding, dilation, False, [0] * dims, groups,
-                                   [True, True, biased])
+            a.convolution_backward(r(g, *made.shape), y, v, [w[0]], stride, padding, dilation, False, [0] * dims,
+                                   groups, [True, True, biased])
         return run
 
     def batch_normed(op: Any, training: bool, weighed: bool = True) -> Any:

@@ -156,8 +156,8 @@ def summary(told: Judgement, again: Judgement | None) -> list[str]:
     found += [f"{several(names)}{how}" for how, names in read.items()]
     updated = any(not f.what.startswith(BEGAN) for f in told.differs)
     if updated and not read and not foreign and again.single is not None and again.single.gradients:
-        found.append("gradients are the single device's as the optimizer reads them: the update is not" + by_what_numbers(
-            again.runs[0].trace, again.single.trace))
+        found.append("gradients are the single device's as the optimizer reads them: the update is not"
+                     + by_what_numbers(again.runs[0].trace, again.single.trace))
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from placealg.watch.lift.explain import several, summary
 from placealg.watch.lift.field import PRIMES
-from placealg.watch.lift.judge import DIFFERS, Finding, judge
+from placealg.watch.lift.judge import Finding, judge
 from placealg.watch.lift.tokens import same_inputs, same_tokens
 from placealg.watch.lift.trace import Trace
 from placealg.watch.seen import Lifted, Seen
@@ -36,7 +36,7 @@ def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, phas
     if same is False and not twice:
         return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
     if same is None and told.differs and not twice:
-        return replace(seen, alone=f"{beside} reads nothing from outside: whether it reads what ranks read is not known")
+        return replace(seen, alone=f"{beside} reads nothing from outside: whether it reads what ranks do is not known")
     again = judge(ranks, single, PRIMES[:1], keep=True, alike=True) if told.differs and same else None
     differs = (*twice, *(summary(told, again) if told.differs and same else ()))
     return replace(seen, lifted=Lifted(told.verdict, beside, differs, tuple(_said(told.unseen)), told.checked))

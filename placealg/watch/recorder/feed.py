@@ -47,7 +47,8 @@ class Feed(TorchFunctionMode):
         """The arguments of a module of the script's: of a model, or of a loss."""
         if model:
             self.given.append([])
-        return self.handed(args, kwargs, model)
+        with torch._C.DisableTorchFunction():
+            return self.handed(args, kwargs, model)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What the script calls on tensors."""
@@ -63,13 +64,13 @@ class Feed(TorchFunctionMode):
             return args, kwargs
         at = [k for k, v in enumerate(flat) if type(v) is Tensor and not v.requires_grad and v.dim() and v.numel() > 1]
         with _disable_current_modes():
-            own = [flat[k].detach().clone() for k in at]
-            self.given[-1].append(own)
             if self.ranks:
-                loose = [v for v in met if not v.requires_grad and not v.dim() and v.grad_fn is None]
-                self.tell(flat, loose)
-                for k, v in zip(at, self.together(own), strict=True):
-                    flat[k] = v
+                self.tell(flat, [v for v in met if not v.requires_grad and not v.dim()])
+            if at or model:
+                own = [flat[k].detach().clone() for k in at]
+                self.given[-1].append(own)
+                for k, v in zip(at, self.together(own) if self.ranks else own, strict=True):
+                    flat[k] = v if self.ranks else flat[k]
         made: tuple[Any, Any] = tree_unflatten(flat, form)
         return made
 

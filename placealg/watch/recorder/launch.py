@@ -193,11 +193,8 @@ class Launch:
         try:
             block.__exit__(None, None, None)
             self.followed.trace.first = frozenset(self.first - {""})
-            if self.apart:
-                self.followed.trace.lost = BY_ITSELF
+            self.followed.trace.lost = BY_ITSELF if self.apart else self.feed.told
             (self.folder / f"{rank}.{ALONE if self.alone else 'trace'}").write_bytes(pickle.dumps(self.followed.trace))
-            if self.feed.told:
-                self.followed.trace.lost = self.feed.told
             if self.batches and not self.alone:
                 torch.save(self.batches, self.folder / f"{rank}.batches")
             elif not self.alone:

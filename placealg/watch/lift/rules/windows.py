@@ -140,7 +140,8 @@ def _pooled(c: Call, shape: tuple[int, ...]) -> list[Array] | None:
         return [_means(c, n, spans, [b - a for a, b in spans]) for n, spans in zip(shape, every, strict=True)]
     kernel = _each(c.raw("kernel_size"), 2)
     stride, padding = _each(c.raw("stride") or kernel, 2), _each(c.raw("padding", 0), 2)
-    if c.raw("ceil_mode", False) or c.raw("divisor_override") or (any(padding) and not c.raw("count_include_pad", True)):
+    uneven = any(padding) and not c.raw("count_include_pad", True)
+    if c.raw("ceil_mode", False) or c.raw("divisor_override") or uneven:
         return None
     made = []
     for n, k, s, p in zip(shape, kernel, stride, padding, strict=True):

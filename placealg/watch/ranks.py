@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from placealg.errors import InputError
-from placealg.watch.lift.trace import Group, Trace
+from placealg.watch.lift.trace import Group, Trace, drawn_apart
 from placealg.watch.seen import Seen, joined
 
 ENDED = 77
@@ -132,9 +132,12 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
         except Unlinked as error:
             return replace(seen, alone=f"its stages are not one device: {error}")
     beside += ", which reads what the ranks read" if given else ""
-    told = lifted(seen, traces, single, beside, () if given else ("forward", "between"))
-    if told.lifted is not None or len(own) > 1 or len(list(folder.glob("*.fed"))) < seen.world:
+    told = lifted(seen, traces, single, beside, given)
+    drawn = drawn_apart(traces)
+    if (told.lifted is not None and not drawn) or len(own) > 1:
         return told
+    if drawn:
+        told = replace(seen, alone=f"{beside} draws other random numbers than the ranks do")
     for way in (FED, FED + TURNS):
         try:
             single = _alone(folder, [f"--alone/{way}"], words, limit)[0]
@@ -143,7 +146,7 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
                 break
             continue
         beside = f"the script at a world of one, whose model is given what the ranks' are{', in turn' * (way != FED)}"
-        again = lifted(seen, traces, single, beside, ("forward",))
+        again = lifted(seen, traces, single, beside, given=False, handed=True)
         return told if again.lifted is None and not single.lost else again
     return told
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from placealg.watch.lift.field import ENDLESS, PRIMES, SHORT, UNKNOWN, Array, Field, fraction_of
 from placealg.watch.lift.ranks import Run, run
-from placealg.watch.lift.trace import DRAWN, Group, Held, Op, Place, Trace
+from placealg.watch.lift.trace import Group, Held, Op, Place, Trace
 
 CONFORMS, DIFFERS, UNSEEN = "CONFORMS", "DIFFERS", "UNSEEN"
 
@@ -44,15 +44,16 @@ class Judgement:
 
 
 def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES, keep: bool = False,
-          alike: bool = False) -> Judgement:
+          alike: bool = False, handed: bool = False) -> Judgement:
     """Run ranks and the single device again in fields, and hold their ends together.
 
-    With `alike` they begin alike, whatever numbers they began with: what differs then the step itself does.
+    With `alike` they begin alike, whatever numbers they began with: what differs then the step itself does. What is
+    `handed` to models counts as the numbers that it is, whatever made them.
     What differs does so in two fields: in one alone an element was met by chance that something is remembered of.
     """
     told: list[Judgement] = []
     for prime in primes:
-        told.append(_judge(ranks, single, Field(prime), keep, alike))
+        told.append(_judge(ranks, single, Field(prime), keep, alike, handed))
         differ = [t for t in told if t.verdict == DIFFERS]
         others = [t for t in told if t.verdict != DIFFERS]
         if len(differ) == min(2, len(primes)):
@@ -62,19 +63,19 @@ def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES,
     return next((t for t in others if t.verdict != CONFORMS), others[0])
 
 
-def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, alike: bool) -> Judgement:
+def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, alike: bool, handed: bool
+           ) -> Judgement:
     starts = Starts(single, ranks, numbers, alike)
     named = [starts.values(t) for t in ranks]
     with np.errstate(invalid="ignore"):  # memory that nobody wrote may hold anything
         tables = np.unique(np.concatenate([np.zeros(1), *(v.astype(np.float64) for _, v in single.leaf.values())]))
-    runs, stuck = run(ranks, named, numbers, tables, keep)
+    runs, stuck = run(ranks, named, numbers, tables, keep, handed)
     (alone,), _ = run([single], [starts.values(single)], numbers, tables, keep)
     sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()
                           if isinstance(v, Group)} - {1}))
     told = Judgement(CONFORMS, runs=runs, single=alone, starts=starts, sizes=sizes)
-    random = any(r.memory.masks or r.memory.chancy or any(op.name in DRAWN and op.phase == "between"
-                                                          for op in r.trace.ops) for r in (*runs, alone))
-    told.differs.extend([*starts.differs, *([] if random else starts.compare())])  # an earlier step was another one
+    random = any(r.memory.masks or r.memory.chancy for r in (*runs, alone))  # an earlier step was another one, too
+    told.differs.extend([*starts.differs, *([] if random else starts.compare())])
     if stuck:
         told.unseen.append(Finding(f"ranks wait for each other: {stuck}"))
     for one in (*runs, alone):
@@ -189,8 +190,8 @@ class Starts:
         self.tolerance = HALVED if halved else TOLERANCE
         sizes = {name: size for name, (_, _, size) in single.gradients.items()}
         least = 1e-5 * max((float(size.max(initial=0.0)) for size in sizes.values()), default=0.0)
-        self.still = {n: (size.ravel() < least) & ((size.ravel() > 0) | (size.max(initial=0.0) < least))
-                      for n, size in sizes.items()}
+        self.still = {n: size.ravel() < least if size.size else np.ones(single.named[n].start.size, bool)
+                      for n, size in sizes.items() if n in single.named}
         """Elements of parameters whose gradient is rounding alone, of which an optimizer may make any number."""
         self.scales: dict[str, float] = {}
         self.numbers: dict[str, Array] = {}

@@ -14,7 +14,7 @@ from placealg.watch.lift.field import UNKNOWN, Array, Field, Told, told
 from placealg.watch.lift.memory import Memory
 from placealg.watch.lift.messages import Message, communicates, message_of
 from placealg.watch.lift.rules import RULES, Call, Chance, listed, moves
-from placealg.watch.lift.trace import READ, Held, Op, Place, Trace
+from placealg.watch.lift.trace import HANDED, READ, Held, Op, Place, Trace
 
 
 class Value(NamedTuple):
@@ -66,14 +66,14 @@ class Run:
 
 
 def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers: Field, tables: Any,
-        keep: bool = False) -> tuple[list[Run], str]:
+        keep: bool = False, handed: bool = False) -> tuple[list[Run], str]:
     """Run all ranks again: (what each did; where they wait for each other for ever, "" if nowhere).
 
     `values` are the unknowns of each rank's named tensors, `tables` the numbers that the single device has met; with
-    `keep` every value that is computed is kept.
+    `keep` every value that is computed is kept, with `handed` what models were handed is the numbers that it was.
     """
     runs = [Run(t, Memory(numbers, t, tables), named) for t, named in zip(traces, values, strict=True)]
-    world = World({r.rank: r for r in runs}, numbers, keep)
+    world = World({r.rank: r for r in runs}, numbers, keep, handed)
     moved = True
     while moved:
         moved = False
@@ -94,8 +94,8 @@ def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers:
 class World:
     """What is between the ranks: collectives that have begun, and messages on their way."""
 
-    def __init__(self, runs: Mapping[int, Run], numbers: Field, keep: bool):
-        self.runs, self.field, self.keep = runs, numbers, keep
+    def __init__(self, runs: Mapping[int, Run], numbers: Field, keep: bool, handed: bool = False):
+        self.runs, self.field, self.keep, self.handed = runs, numbers, keep, handed
         self.met: dict[tuple[tuple[int, ...], int], dict[int, tuple[Message, int]]] = defaultdict(dict)
         self.count: dict[tuple[tuple[int, ...], int], int] = defaultdict(int)
         self.sent: dict[tuple[int, int, int], deque[tuple[Array, ...]]] = defaultdict(deque)
@@ -125,6 +125,11 @@ class World:
 
     def apply(self, one: Run, op: Op) -> None:
         """Do to a rank's memory what an op does."""
+        if op.name == HANDED:
+            for place, numbers in zip(op.read, op.drawn, strict=True):
+                if self.handed:
+                    one.memory.put(place, self.field.numbers_of(numbers, place.dtype))
+            return
         if op.phase == "forward" and not communicates(op):
             one.inputs += [one.memory.get(p) for p in op.read if p.floating and p.size > 1 and p.shape
                            and p.store not in one.computed and p.store not in one.memory.named]

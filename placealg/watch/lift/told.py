@@ -13,22 +13,23 @@ from placealg.watch.lift.trace import Trace
 from placealg.watch.seen import Lifted, Seen
 
 
-def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, phases: Sequence[str] = ()) -> Seen:
-    """A recording with what comes of its ranks beside a single device, which must have read in some phases what they
-    did together; in none if it was given that.
+def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool = True, handed: bool = False
+           ) -> Seen:
+    """A recording with what comes of its ranks beside a single device, which must have read what they did together,
+    unless it was `given` that; if models were `handed` what the ranks' were, it is what these read.
     """
     lost = next((t.lost for t in (*ranks, single) if t.lost), "")
     if lost:
         return replace(seen, alone=lost)
     try:
-        return _lifted(seen, ranks, single, beside, phases)
+        return _lifted(seen, ranks, single, beside, given, handed)
     except Exception as error:  # a recording stands by itself
         return replace(seen, alone=f"running it again failed: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, phases: Sequence[str]) -> Seen:
-    same = same_tokens(ranks, single, phases) if phases else True
-    told = judge(ranks, single)
+def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool, handed: bool) -> Seen:
+    same = True if given else same_tokens(ranks, single, ("forward",) if handed else ("forward", "between"))
+    told = judge(ranks, single, handed=handed)
     if same is None and told.single is not None:
         same = same_inputs(told.runs, told.single)
     twice = (f"ranks {', '.join(map(str, told.alike))} give the same to every sum of gradients: they train on the same "
@@ -37,7 +38,7 @@ def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, phas
         return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
     if same is None and told.differs and not twice:
         return replace(seen, alone=f"{beside} reads nothing from outside: whether it reads what ranks do is not known")
-    again = judge(ranks, single, PRIMES[:1], keep=True, alike=True) if told.differs and same else None
+    again = judge(ranks, single, PRIMES[:1], keep=True, alike=True, handed=handed) if told.differs and same else None
     differs = (*twice, *(summary(told, again) if told.differs and same else ()))
     return replace(seen, lifted=Lifted(told.verdict, beside, differs, tuple(_said(told.unseen)), told.checked))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,9 +44,8 @@ READ = "python::read"
 """What stands for an op where Python reads a tensor's memory."""
 
 
-DRAWN = frozenset(f"aten::{name}" for name in ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
-                                               "normal"))
-"""Ops that make a tensor of random numbers."""
+HANDED = "python::handed"
+"""What stands for an op where a script hands a tensor to its model or its loss: `drawn` are its numbers."""
 
 
 class Group(NamedTuple):
@@ -138,3 +137,14 @@ def places(value: Any) -> Iterator[Place]:
     elif isinstance(value, list | tuple) and not isinstance(value, Group | Word):
         for one in value:
             yield from places(one)
+
+
+def drawn_apart(ranks: Sequence[Trace]) -> bool:
+    """Whether ranks draw other random numbers than each other outside of their modules: noise, or whole batches."""
+    every = [[d.tobytes() for op in trace.ops if op.phase == "between" and op.name in _DRAWS for d in op.drawn]
+             for trace in ranks]
+    return any(own != every[0] for own in every)
+
+
+_DRAWS = frozenset(f"aten::{name}" for name in ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like",
+                                                "normal"))

@@ -1,4 +1,4 @@
-"""What the ranks of a run have read from loaders, or drawn themselves, and the same read together by one device."""
+"""What the ranks of a run have read from their loaders, and the same read together by a single device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from placealg.watch.lift.trace import DRAWN, Trace
 from placealg.watch.ranks import READ_ON
 
 IGNORED = -100
@@ -40,10 +39,9 @@ def replayed(batches: Sequence[Any]) -> Iterator[None]:
     own, left = DataLoader.__iter__, list(batches)
 
     def handed(self: Any) -> Iterator[Any]:
-        if not left:
-            raise RuntimeError(READ_ON)
         while left:
             yield left.pop(0)
+        raise RuntimeError(READ_ON)
 
     DataLoader.__iter__ = handed
     try:
@@ -104,28 +102,3 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(two) and all(same(a, b) for a, b in zip(one, two, strict=True))
     return bool(one == two)
-
-
-class Draws:
-    """What ranks have drawn outside of their modules, which is data: noise, times, or whole batches of a toy."""
-
-    def __init__(self, ranks: Sequence[Trace]):
-        every = [[(op.name, op.drawn[0]) for op in trace.ops if op.name in DRAWN and op.drawn
-                  and op.phase == "between"] for trace in ranks]
-        self.left = [list(each) for each in zip(*every, strict=False)]
-
-    def instead(self, name: str, made: Tensor) -> Tensor:
-        """What ranks have drawn together where the single device draws next, if that is of the same shape but for rows.
-
-        Of as many rows as it draws itself, which may be those of a batch that was joined; else of the ranks' that
-        differ.
-        """
-        drawn = self.left.pop(0) if self.left else []
-        if not drawn or not made.dim() or any(n != name or v.shape[1:] != made.shape[1:] for n, v in drawn):
-            return made
-        parts = [torch.from_numpy(v) for _, v in drawn]
-        apart = [p for k, p in enumerate(parts) if not any(same(p, q) for q in parts[:k])]
-        own = [torch.cat(each) for each in (apart, parts) if sum(map(len, each)) == len(made)]
-        if not own and len(made) == len(parts[0]):
-            own = [torch.cat(apart)]
-        return own[0].to(made.dtype).to(made.device) if own else made

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from placealg.watch.ranks import READ_ON
+from placealg.watch.ranks import FED, READ_ON, TURNS
 from placealg.watch.recorder.batches import same
 from placealg.watch.recorder.ops import user_line
 
@@ -33,15 +33,19 @@ class Unfed(RuntimeError):
 
 
 class Feed(TorchFunctionMode):
-    """Keeps what is handed over while `on()` says so, or hands over what `ranks` were, together or in turn."""
+    """Keeps what is handed over while `on()` says so; a single device it hands what `ranks` were handed, in a `way`."""
 
-    def __init__(self, on: Callable[[], bool], ranks: Sequence[Sequence[Given]] = (), turns: bool = False):
+    def __init__(self, on: Callable[[], bool], ranks: Sequence[Sequence[Given]] = (), way: str = ""):
         super().__init__()
-        self.on, self.turns, self.told = on, turns, ""
+        self.on, self.turns, self.told = on, way.endswith(TURNS), ""
         apart = [r for k, r in enumerate(ranks) if not any(same(list(r), list(q)) for q in ranks[:k])]
         self.ranks: list[list[Given]] = [list(r) for r in apart]
+        self.hands = way.startswith(FED)
+        self.hear: Callable[[Sequence[Tensor]], None] | None = None
+        """What is told of the tensors that are handed over."""
         self.given: list[Given] = []
-        self.counts: set[int] = set()
+        self.counts = {n for r in ranks for group in r for call in group for v in call for n in (v.numel(), len(v))
+                       if n >= LEAST}
 
     def call(self, args: Any, kwargs: Any, model: bool) -> tuple[Any, Any]:
         """The arguments of a module of the script's: of a model, or of a loss."""
@@ -53,10 +57,10 @@ class Feed(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What the script calls on tensors."""
         if self.given and torch.is_grad_enabled() and self.on():
-            args, kwargs = self.handed(args, kwargs or {}, False)
+            args, kwargs = self.handed(args, kwargs or {}, False, getattr(func, "__name__", "").strip("_"))
         return func(*args, **(kwargs or {}))
 
-    def handed(self, args: Any, kwargs: Any, model: bool) -> tuple[Any, Any]:
+    def handed(self, args: Any, kwargs: Any, model: bool, name: str = "") -> tuple[Any, Any]:
         """Arguments with the ranks' data in place of the script's own, if a model takes or has made any of them."""
         flat, form = tree_flatten((args, kwargs))
         met = [v for v in flat if isinstance(v, Tensor)]
@@ -65,12 +69,14 @@ class Feed(TorchFunctionMode):
         at = [k for k, v in enumerate(flat) if type(v) is Tensor and not v.requires_grad and v.dim() and v.numel() > 1]
         with _disable_current_modes():
             if self.ranks:
-                self.tell(flat, [v for v in met if not v.requires_grad and not v.dim()])
+                self.tell(flat, [v for v in met if self.hands and not v.requires_grad and not v.dim()], name)
             if at or model:
                 own = [flat[k].detach().clone() for k in at]
                 self.given[-1].append(own)
-                for k, v in zip(at, self.together(own) if self.ranks else own, strict=True):
-                    flat[k] = v if self.ranks else flat[k]
+                for k, v in zip(at, self.together(own) if self.hands else (), strict=self.hands):
+                    flat[k] = v
+                if self.hear is not None:
+                    self.hear([flat[k] for k in at])
         made: tuple[Any, Any] = tree_unflatten(flat, form)
         return made
 
@@ -86,13 +92,18 @@ class Feed(TorchFunctionMode):
         if any(len(e) != len(own) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(e, own, strict=True))
                for e in every):
             raise Unfed("the script hands other tensors to its model there than on the ranks")
-        self.counts |= {v.numel() for v in own} | {v.shape[0] for v in own}
         return [parts[0] if self.turns or all(same(p, parts[0]) for p in parts) else torch.cat(parts)
                 for parts in zip(*every, strict=True)]
 
-    def tell(self, flat: Sequence[Any], loose: Sequence[Tensor]) -> None:
-        """Numbers that may be counts of the script's own rows."""
-        numbers = [float(v) for v in flat if isinstance(v, int | float) and not isinstance(v, bool)]
-        counted = [n for n in numbers for c in self.counts if c >= LEAST and (n == c or n * c == 1)]
-        if loose or counted:
-            self.told = self.told or (f"what it multiplies by may be a count of one rank's rows ({user_line()})")
+    def tell(self, flat: Sequence[Any], loose: Sequence[Tensor], name: str) -> None:
+        """Numbers that may be counts of one rank's rows."""
+        here = {n for call in self.given[-1] for v in call for n in (v.numel(), len(v))} if not self.hands else set()
+        numbers = [float(v) for v in flat if isinstance(v, int | float) and not isinstance(v, bool)
+                   ] if name in PRODUCTS else []
+        if loose or any(n == c or abs(n * c - 1) < 1e-9 for n in numbers for c in self.counts - here):
+            self.told = self.told or f"what it multiplies by may be a count of one rank's rows ({user_line()})"
+
+
+PRODUCTS = frozenset(("mul", "div", "truediv", "rtruediv", "rmul", "imul", "itruediv", "true_divide", "divide",
+                      "multiply"))
+"""Functions whose numbers may be counts."""

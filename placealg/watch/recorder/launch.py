@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.watch.ranks import ALONE, ENDED, FED, TURNS
 from placealg.watch.recorder.alone import INSIDE, one_device, whole_batches
-from placealg.watch.recorder.batches import Draws, in_turn, kept, replayed, together
+from placealg.watch.recorder.batches import in_turn, kept, replayed, together
 from placealg.watch.recorder.feed import Feed
 from placealg.watch.recorder.meshes import axes_of_mesh, backend
 from placealg.watch.recorder.observe import Observation, observe
@@ -52,7 +52,6 @@ class Launch:
     def __init__(self, folder: Path, mesh: dict[str, int], alone: bool = False):
         self.folder, self.mesh, self.alone = folder, mesh, alone
         self.batches: list[Any] = []
-        self.draws: Draws | None = None
         self.feed = Feed(self.outside)
         self.updating = 0
         self.tracing: Any = None
@@ -183,8 +182,9 @@ class Launch:
         if not self.alone and not self.bare and not any(map(is_flat, self.roots)):
             self.block = observe(self.roots, self.mesh, gather=False)
             self.observation = self.block.__enter__()
-        self.tracing = tracing(self.roots, self.draws)
+        self.tracing = tracing(self.roots)
         self.followed = self.tracing.__enter__()
+        self.feed.hear = self.followed.hand
 
     def finish(self) -> None:
         """Write down what was seen, and end this process."""
@@ -197,7 +197,7 @@ class Launch:
             (self.folder / f"{rank}.{ALONE if self.alone else 'trace'}").write_bytes(pickle.dumps(self.followed.trace))
             if self.batches and not self.alone:
                 torch.save(self.batches, self.folder / f"{rank}.batches")
-            elif not self.alone:
+            if not self.alone:
                 torch.save(self.feed.given, self.folder / f"{rank}.fed")
         except Exception as error:  # what is recorded beside it stands
             (self.folder / f"{rank}.lost").write_text(" ".join(f"{type(error).__name__}: {error}".split()))
@@ -243,14 +243,12 @@ def main(words: list[str]) -> None:
     sys.path.insert(0, str(Path(script).resolve().parent))
     files = sorted(Path(folder).glob("*.batches")) if alone else []
     read = [torch.load(file, weights_only=False) for file in files if not own or file.stem in own]
-    if way.startswith(FED):
+    if alone and not axis:
         fed = [torch.load(file, weights_only=False) for file in sorted(Path(folder).glob("*.fed"))]
-        launch.feed = Feed(launch.outside, fed, way != FED)
-    elif alone:
-        launch.draws = Draws([pickle.loads(file.read_bytes()) for file in sorted(Path(folder).glob("*.trace"))
-                              if not own or file.stem in own])
+        launch.feed = Feed(launch.outside, fed, way)
     stages = int(os.environ["WORLD_SIZE"])
-    with (replayed((in_turn if way == TURNS else together)(read)) if read else kept(launch.batches),
+    with (replayed((in_turn if way == TURNS else together)(read)) if read and not way.startswith(FED) else
+          kept(launch.batches),
           one_device(axis, stages) if alone else nullcontext(), whole_batches() if axis else nullcontext(),
           launch.feed):
         runpy.run_path(script, run_name="__main__")

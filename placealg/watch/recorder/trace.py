@@ -15,8 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from placealg.measure.count import NAMESPACES, tensors
-from placealg.watch.lift.trace import DRAWN, READ, Group, Held, Op, Place, Trace, Word
-from placealg.watch.recorder.batches import Draws
+from placealg.watch.lift.trace import HANDED, READ, Group, Held, Op, Place, Trace, Word
 from placealg.watch.recorder.collectives import OPERATORS, SILENT, call_of, work_of
 from placealg.watch.recorder.observe import listening
 from placealg.watch.recorder.ops import (
@@ -54,8 +53,6 @@ class Tracer(TorchDispatchMode):
         self.modules: list[str] = []
         self.lines: dict[int, str] = {}
         self._sequence = -1
-        self.draws: Draws | None = None
-        """What is drawn outside of modules in place of random numbers."""
 
     def begin_again(self) -> None:
         """The step begins here: what ran so far has brought new weights, or made a batch."""
@@ -180,8 +177,6 @@ class Tracer(TorchDispatchMode):
             return func(*args, **kwargs)  # a backend's own copy onto what a collective made, while it is waited for
         told = self.told(self.before, func, func, args, kwargs, inputs)
         made = func(*args, **kwargs)
-        if self.draws is not None and name in DRAWN and self.phase == "between":
-            made = self.draws.instead(name, made)
         if told is not None:
             self.told(self.after, func, func, args, kwargs, made, *told)
         return made
@@ -271,6 +266,15 @@ class Tracer(TorchDispatchMode):
             with _disable_current_modes():
                 self.trace.ops.append(Op(READ, {"self": self.place(tensor, False)}, None, (), user_line(), self.phase,
                                          number=numbers(tensor)))
+
+    def hand(self, found: Sequence[Tensor]) -> None:
+        """The script hands tensors to its model, or to its loss."""
+        with _disable_current_modes():
+            for tensor in found:
+                if tensor.is_floating_point():
+                    self.leaf(tensor)
+                    self.trace.ops.append(Op(HANDED, {"self": self.place(tensor, False)}, None, (), user_line(),
+                                             "between", (numbers(tensor),)))
 
     def arrived(self, found: Sequence[Tensor]) -> None:
         """What a collective made is there."""
@@ -528,6 +532,10 @@ class Followed:
         self.tracer.begin_again()
         self._names.begin()
 
+    def hand(self, found: Sequence[Tensor]) -> None:
+        """The script hands tensors to its model, or to its loss."""
+        self.tracer.hand(found)
+
     @property
     def optimizer(self) -> Any:
         """The optimizer of the step; of nested ones the innermost; None before its step."""
@@ -569,11 +577,10 @@ def touching(tracer: Tracer) -> Iterator[None]:
 
 
 @contextmanager
-def tracing(models: nn.Module | Sequence[nn.Module], draws: Draws | None = None) -> Iterator[Followed]:
-    """Keep every op of the step that runs inside; `draws` stand for what it draws outside of modules."""
+def tracing(models: nn.Module | Sequence[nn.Module]) -> Iterator[Followed]:
+    """Keep every op of the step that runs inside."""
     parts = [models] if isinstance(models, nn.Module) else list(models)
     tracer = Tracer(dist.get_rank() if dist.is_initialized() else 0)
-    tracer.draws = draws
     names = Names(tracer, parts)
     names.begin()
     handles = [register_optimizer_step_pre_hook(names.before), register_optimizer_step_post_hook(names.after)]

@@ -22,6 +22,7 @@ from typing import Any
 from placealg.errors import InputError
 from placealg.watch.lift.trace import Group, Trace, drawn_apart
 from placealg.watch.seen import Seen, joined
+from placealg.watch.verdict import DIFFERS
 
 ENDED = 77
 """The exit code of a rank that has written what it saw."""
@@ -133,22 +134,29 @@ def _lifted(seen: Seen, folder: Path, words: Sequence[str], limit: float) -> See
             return replace(seen, alone=f"its stages are not one device: {error}")
     beside += ", which reads what the ranks read" if given else ""
     told = lifted(seen, traces, single, beside, given)
-    drawn = drawn_apart(traces)
-    if (told.lifted is not None and not drawn) or len(own) > 1:
+    drawn = drawn_apart(traces) and told.lifted is not None and told.lifted.verdict == DIFFERS
+    if len(own) > 1 or (told.lifted is not None and not drawn):
         return told
     if drawn:
-        told = replace(seen, alone=f"{beside} draws other random numbers than the ranks do")
+        told = replace(seen, alone=f"{beside}, draws other random numbers than the ranks do")
+    return _handed(told, folder, words, limit, traces) or told
+
+
+def _handed(seen: Seen, folder: Path, words: Sequence[str], limit: float, traces: Sequence[Trace]) -> Seen | None:
+    """The same beside a single device that is handed what the ranks were, by calls; None where it cannot be."""
+    from placealg.watch.lift.told import lifted
+
     for way in (FED, FED + TURNS):
         try:
             single = _alone(folder, [f"--alone/{way}"], words, limit)[0]
         except RunError as error:
-            if READ_ON not in str(error):
-                break
-            continue
+            if READ_ON in str(error):
+                continue
+            return None
         beside = f"the script at a world of one, whose model is given what the ranks' are{', in turn' * (way != FED)}"
-        again = lifted(seen, traces, single, beside, given=False, handed=True)
-        return told if again.lifted is None and not single.lost else again
-    return told
+        told = lifted(seen, traces, single, beside, given=False, handed=True)
+        return told if told.lifted is not None or single.lost else None
+    return None
 
 
 def _named_as(single: Trace, traces: Sequence[Trace]) -> bool:

@@ -44,16 +44,27 @@ class Judgement:
 
 
 def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES, keep: bool = False,
-          alike: bool = False, handed: bool = False) -> Judgement:
+          alike: bool = False, handed: bool = False, around: Sequence[int] = (0, 1, 2, 3)) -> Judgement:
     """Run ranks and the single device again in fields, and hold their ends together.
 
     With `alike` they begin alike, whatever numbers they began with: what differs then the step itself does. What is
     `handed` to models counts as the numbers that it is, whatever made them.
     What differs does so in two fields: in one alone an element was met by chance that something is remembered of.
+    Equal elements that were masked in two ways may be different ones: then they are told apart by what is around them,
+    in one dim, in two or in three, as `around` says, and the ranks conform if they do in any of these.
     """
+    first = _in_fields(ranks, single, primes, keep, alike, handed, around[0])
+    if first.verdict == CONFORMS or not any(f.what.startswith(TWO_WAYS) for f in first.unseen):
+        return first
+    others = (_in_fields(ranks, single, primes, keep, alike, handed, dims) for dims in around[1:])
+    return next((told for told in others if told.verdict == CONFORMS), first)
+
+
+def _in_fields(ranks: Sequence[Trace], single: Trace, primes: Sequence[int], keep: bool, alike: bool, handed: bool,
+               apart: int) -> Judgement:
     told: list[Judgement] = []
     for prime in primes:
-        told.append(_judge(ranks, single, Field(prime), keep, alike, handed))
+        told.append(_judge(ranks, single, Field(prime), keep, alike, handed, apart))
         differ = [t for t in told if t.verdict == DIFFERS]
         others = [t for t in told if t.verdict != DIFFERS]
         if len(differ) == min(2, len(primes)):
@@ -63,14 +74,14 @@ def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES,
     return next((t for t in others if t.verdict != CONFORMS), others[0])
 
 
-def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, alike: bool, handed: bool
-           ) -> Judgement:
+def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, alike: bool, handed: bool,
+           apart: int) -> Judgement:
     starts = Starts(single, ranks, numbers, alike)
     named = [starts.values(t) for t in ranks]
     with np.errstate(invalid="ignore"):  # memory that nobody wrote may hold anything
         tables = np.unique(np.concatenate([np.zeros(1), *(v.astype(np.float64) for _, v in single.leaf.values())]))
-    runs, stuck = run(ranks, named, numbers, tables, keep, handed)
-    (alone,), _ = run([single], [starts.values(single)], numbers, tables, keep)
+    runs, stuck = run(ranks, named, numbers, tables, keep, handed, apart)
+    (alone,), _ = run([single], [starts.values(single)], numbers, tables, keep, handed, apart)
     sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()
                           if isinstance(v, Group)} - {1}))
     told = Judgement(CONFORMS, runs=runs, single=alone, starts=starts, sizes=sizes)
@@ -137,6 +148,9 @@ def causes(*runs: Run) -> str:
     return "; ".join(list(found)[:3])
 
 
+TWO_WAYS = "equal elements are masked in two ways"
+
+
 def masks_differ(runs: Sequence[Run]) -> list[Finding]:
     """Elements for which a rank drew otherwise than another, or than itself in its forward."""
     drawn: dict[int, float] = {}
@@ -146,7 +160,7 @@ def masks_differ(runs: Sequence[Run]) -> list[Finding]:
             for x, m in zip(element.tolist(), mask.tolist(), strict=True):
                 if drawn.setdefault(x, m) != m:
                     found[line] = found.get(line, 0) + 1
-    return [Finding(f"equal elements are masked in two ways: whether they should be is not known ({line})", count=n)
+    return [Finding(f"{TWO_WAYS}: whether they should be is not known ({line})", count=n)
             for line, n in found.items()]
 
 

@@ -15,7 +15,9 @@ from placealg.watch.lift.trace import Held, Place, Trace
 class Memory:
     """What every storage of a rank holds, as the ops that ran have left it."""
 
-    def __init__(self, field: Field, trace: Trace, tables: Any):
+    def __init__(self, field: Field, trace: Trace, tables: Any, apart: int = 0):
+        self.apart = apart
+        """By how many of their last dims equal elements are told apart that a draw meets."""
         self.field, self.leaves, self.begun, self.tables = field, trace.leaf, trace.begun, tables
         self.unseen: dict[str, str] = {}
         """What could not be followed -> its line."""

@@ -66,13 +66,14 @@ class Run:
 
 
 def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers: Field, tables: Any,
-        keep: bool = False, handed: bool = False) -> tuple[list[Run], str]:
+        keep: bool = False, handed: bool = False, apart: int = 0) -> tuple[list[Run], str]:
     """Run all ranks again: (what each did; where they wait for each other for ever, "" if nowhere).
 
     `values` are the unknowns of each rank's named tensors, `tables` the numbers that the single device has met; with
-    `keep` every value that is computed is kept, with `handed` what models were handed is the numbers that it was.
+    `keep` every value that is computed is kept, with `handed` what models were handed is the numbers that it was; equal
+    elements that a draw meets are told `apart` by so many dims.
     """
-    runs = [Run(t, Memory(numbers, t, tables), named) for t, named in zip(traces, values, strict=True)]
+    runs = [Run(t, Memory(numbers, t, tables, apart), named) for t, named in zip(traces, values, strict=True)]
     world = World({r.rank: r for r in runs}, numbers, keep, handed)
     moved = True
     while moved:

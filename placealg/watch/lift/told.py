@@ -29,7 +29,7 @@ def lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given
 
 def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, given: bool, handed: bool) -> Seen:
     same = True if given else same_tokens(ranks, single, ("forward",) if handed else ("forward", "between"))
-    told = judge(ranks, single, handed=handed)
+    told = judge(ranks, single, PRIMES[:1], around=(0,)) if same is False else judge(ranks, single, handed=handed)
     if same is None and told.single is not None:
         same = same_inputs(told.runs, told.single)
     twice = (f"ranks {', '.join(map(str, told.alike))} give the same to every sum of gradients: they train on the same "

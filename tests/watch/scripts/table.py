@@ -1,9 +1,9 @@
 """An ordinary script without a loader: each rank takes its rows from a table of tokens, or draws them.
 
---draws: each rank draws its rows by itself; --mask: some targets are left out, as many on each rank; --uneven: more on
-the last rank; --counted: the loss is a sum over a number of rows; --divided: each rank sums up its part of the
-microbatches; --kept: gradients of the last microbatch stay on their rank; --same: all ranks take the same rows;
---skipped: a layer is not trained every other step.
+--draws: each rank draws its rows by itself; --drop: layers drop elements, among them equal ones; --mask: some targets
+are left out, as many on each rank; --uneven: more on the last rank; --counted: the loss is a sum over a number of rows;
+--divided: each rank sums up its part of the microbatches; --kept: gradients of the last microbatch stay on their rank;
+--same: all ranks take the same rows; --skipped: a layer is not trained every other step.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 
+def said(word: str) -> bool:
+    return word in sys.argv
+
+
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.emb, self.pos = nn.Embedding(32, 16), nn.Embedding(8, 16)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True) for _ in range(2))
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(
+            16, 2, 32, 0.1 if said("--drop") else 0.0, batch_first=True) for _ in range(2))
         self.norm, self.head = nn.LayerNorm(16), nn.Linear(16, 32, bias=False)
         self.head.weight = self.emb.weight
 
@@ -32,10 +37,6 @@ class Model(nn.Module):
             x = layer(x, src_mask=mask, is_causal=True)
         made: Tensor = self.head(self.norm(x))
         return made
-
-
-def said(word: str) -> bool:
-    return word in sys.argv
 
 
 dist.init_process_group("gloo")

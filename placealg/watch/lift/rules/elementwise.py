@@ -50,19 +50,32 @@ def _mul(c: Call) -> Values:
 def _masked(c: Call, noise: Place, met: Place) -> Array:
     """A product with what was drawn: which elements stay is an unknown of the element that each draw meets.
 
-    A forward that runs again in backward must have drawn what it did before: then it masks as before.
+    Elements that are equal are told apart, as far as `memory.apart` says, by the last dims in which they stand. A
+    forward that runs again in backward must have drawn what it did before: then it masks as before.
     """
     drawn = np.asarray(c.memory.random[noise.store])
     x, scale = c.of(met), c.of(noise)
     again = (m for d, m in c.memory.drawn if c.op.phase == "backward" and np.array_equal(d, drawn))
     mask = next(again, None)
     if mask is None:
-        mask = c.f.oracle("mask", x)
-        c.memory.masks.append((x.ravel(), drawn.ravel(), c.op.line))
+        key = _told_apart(c, x)
+        mask, some = c.f.oracle("mask", key), x.ravel() != 0
+        c.memory.masks.append((key.ravel()[some], drawn.ravel()[some], c.op.line))
         c.memory.drawn.append((drawn, mask))
     kept = c.f.mul(mask, scale)
     c.memory.put(noise, kept)
     return c.f.mul(x, kept)
+
+
+def _told_apart(c: Call, x: Array) -> Array:
+    """An element for each of some, by its value, by those in its last dims, and by its place among these."""
+    dims = min(c.memory.apart, x.ndim)
+    if not dims:
+        return x
+    block = int(np.prod(x.shape[x.ndim - dims:], dtype=np.int64))
+    rows, place = x.reshape(-1, block), np.arange(block)
+    around = c.f.sum(c.f.mul(rows, c.f.leaf("place", place)), (1,), True)
+    return c.f.oracle("of a place", rows, around, place).reshape(x.shape)
 
 
 def _complex_product(c: Call) -> Values:

@@ -57,6 +57,7 @@ from placealg.step.event import MICROBATCH, Event, dim_of
 from placealg.step.lower import lowered
 from placealg.step.program import EventLoop, Node, Step
 from placealg.step.verbs import COUNTERS
+from placealg.step.versions import origins
 
 T = TypeVar("T")
 
@@ -90,6 +91,15 @@ def phase_of(node: Node) -> str:
     return node.phase if isinstance(node, Event) else phase_of(node.body[0])
 
 
+def touches(event: Event, made: Event) -> bool:
+    """Whether an event reads, makes or frees the copy of a tensor that another one makes, or one that derives from it.
+
+    An event that frees a whole region may free any copy.
+    """
+    read = [(v.tensor, v.label) for v in event.operands] or [(event.tensor, event.version)]
+    return event.verb == "free" or any(name == made.tensor and made.version in origins(label) for name, label in read)
+
+
 class _Printer(Parameters):
     """The loops and phases of a program."""
 
@@ -108,9 +118,10 @@ class _Printer(Parameters):
         if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
             raise Outside(assigns[0].path, "it is handed on twice, or the other way")
         handing = assigns[0] if assigns else None
-        before = events[:events.index(handing)] if handing else []
-        sliced = [e for e in before if e.verb == "slice" and e.tensor in self.alone.data]
-        for self.event in sliced:  # the same in each instance: what enters the first is there before the loop
+        entered = events.index(handing) if handing else 0
+        sliced = [e for k, e in enumerate(events) if e.verb == "slice" and e.tensor in self.alone.data and (
+            k < entered or not any(touches(other, e) for other in events[:k]))]
+        for self.event in sliced:  # the same in each instance: it is there before the loop, and behind it
             self.on_event(self.event)
         entering = self.alone.entering[node.name][node.reverse]
         last = Last(self.symbols.unit(node.name))

@@ -145,7 +145,9 @@ def of_loss(step: Step, loss: str) -> Step:
     """
     if step.reference.losses == (loss,):
         return step
-    alone = tuple(e for e in step.events if e.value not in ("loss", "count") or e.unit == loss)
+    others = {name for name in step.reference.losses if name != loss}
+    apart = ("loss", "count") if step.reference.whole else ("count",)
+    alone = tuple(e for e in step.events if e.value not in apart or e.unit not in others)
     return replace(step, reference=replace(step.reference, losses=(loss,)), events=alone)
 
 

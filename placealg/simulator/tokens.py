@@ -66,7 +66,7 @@ class Tokens:
     _places: tuple[Array, ...] | None = None
 
     def __post_init__(self) -> None:
-        for loss in self.reference.losses:
+        for loss in self.reference.separate:
             self._sequences[loss] = tuple(self._numbered(k, loss) for k in range(self.setting.microbatches))
         if not self.cells:
             raise InputError("the batch is empty: at least one cell needs a token")
@@ -107,25 +107,43 @@ class Tokens:
 
     def _beyond(self, microbatch: int, loss: str, before: int) -> range:
         """The numbers of sequences of padding for a cell: `each`, beyond those of all others, and of those `before`."""
-        every = sum(self.setting.counts.values()) * len(self.reference.losses) * self.cutting.each
+        every = sum(self.setting.counts.values()) * len(self.reference.separate) * self.cutting.each
         cells = math.prod(self.setting.sizes[a] for a in self.cutting.batch) * self.cutting.each
-        turn = self.reference.losses.index(loss) * self.setting.microbatches + microbatch
+        turn = self.reference.separate.index(loss) * self.setting.microbatches + microbatch
         first = every + turn * cells + before
         return range(first, first + self.cutting.each)
 
-    def counted(self, extent: Extent) -> Array:
+    def counted(self, extent: Extent, further: int = 0, packed: bool = False) -> Array:
         """How much each number of an extent counts of what the loss sums, over its dims; length 1 where it has others.
 
-        What lacks a dim of the loss itself is of no token: it counts 1.
+        What lacks a dim of the loss itself is of no token: it counts 1. `further` and `packed` are those of `weights`.
         """
         if not self.means:
-            return self.weights(extent)
+            return self.weights(extent, further, packed)
         if not {BATCH, *self.summed} <= set(extent):
             return np.ones([1] * len(extent), np.int64)
-        valid = np.array([int(self._weighing[number].any()) for number in extent[BATCH]], np.int64)
-        shape = [len(at) if d in (BATCH, *self.summed) else 1 for d, at in extent.items()]
-        along = valid.reshape([len(valid) if d == BATCH else 1 for d in extent])
-        return np.broadcast_to(along, shape)
+        dims = [d for d in extent if d in (BATCH, *self.summed)]
+        found = np.array([[int(self._has(number, document, further, packed)) for document in self._means(extent)]
+                          for number in extent[BATCH]], np.int64).reshape(len(extent[BATCH]), len(self._means(extent)))
+        found = found if dims[0] == BATCH else found.transpose()
+        return found.reshape([len(at) if d in dims else 1 for d, at in extent.items()])
+
+    def _means(self, extent: Extent) -> Indices:
+        """The documents of an extent of means; of means over sequences, each, -1."""
+        return next((extent[d] for d in self.summed), (-1,))
+
+    def _has(self, number: int, document: int, further: int, packed: bool) -> bool:
+        """Whether a sequence, or a document of it, has a token with a weight."""
+        row = self._row_ahead(number, further, packed)
+        if document < 0:
+            return bool(row.any())
+        start = self._start(number)
+        return document < 2 and bool((row[start:] if document else row[:start]).any())
+
+    def samples(self, sequences: Indices) -> Array:
+        """How many samples each row has: one or two, none of padding."""
+        found = 1 + drawn(f"samples {self.setting.seed}", {BATCH: sequences}) % 2
+        return found * np.array([int(self._weighing[n].any()) for n in sequences], np.int64)
 
     def weights(self, extent: Extent, further: int = 0, packed: bool = False) -> Array:
         """The weight of every token of an extent, over its dims; of length 1 along those that tokens lack.

@@ -86,7 +86,7 @@ def counted(machine: Machine, event: Event, iteration: Iteration) -> str:
     Samples are of rows: along an axis that splits no row each rank has all.
     """
     if event.unit in COUNTS_OF_SAMPLES:
-        rows = (a for a in machine.reference.data_axes if _loss_dim(machine.reference, a) == "batch")
+        rows = (a for a in machine.reference.data_axes if loss_dim(machine.reference, a) == "batch")
         return count_name(_inside(event, iteration, dict.fromkeys(rows, DEVICE)), SAMPLES_HERE)
     read = next((name for name, _ in event.operands), weights_of_loss(event.unit))
     losses = (machine.flows.step if machine.flows else machine).reference.losses
@@ -104,7 +104,7 @@ def tokens(machine: Machine, event: Event, iteration: Iteration, of: str = "") -
     if event.path in summed:
         apart = {(axis, position) for axis, position in summed[event.path] if dim_of(position)}
         for axis, dim in ((a, dim_of(p)) for a, p in sorted(apart)):
-            if dim != _loss_dim(machine.reference, axis):
+            if dim != loss_dim(machine.reference, axis):
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, unlike its data")
             if dim == "batch" and axis not in machine.reference.data_axes:
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, not known to divide")
@@ -134,7 +134,7 @@ def leave(machine: Machine, event: Event) -> None:
     machine.counts = {name: each_cell(count, earlier) for name, count in machine.counts.items()}
 
 
-def _loss_dim(reference: Reference, axis: str) -> str:
+def loss_dim(reference: Reference, axis: str) -> str:
     """The dim by which an axis splits the operand of the loss."""
     dim = split_of(reference.dims.get(axis, ()), reference.graph.ops[-1], reference.graph)
     return "batch" if dim in ("", NONE) else dim

@@ -371,7 +371,7 @@ class Machine:
         `how` may be the label of weights that are left out, or taken once, and `read` the weights that are read where
         they need not be those of the loss. It is that of the microbatch inside the loop, of all microbatches outside.
         """
-        named = loss if loss in self.reference.losses else self.reference.losses[0]
+        named = self.reference.loss_of(loss)
         rows = named if named in self.reference.separate else self.reference.losses[0]
         return sum(self.space.tokens(self.named(rank), k, rows, how, ahead(read or weights_of_loss(named)))
                    for k in self.counting)

@@ -261,10 +261,6 @@ class Space:
         return op.kind == "sum" and not named.dims and op != self.graph.ops[-1] and not any(
             op.output in other.inputs for other in self.graph.ops)
 
-    def counted_apart(self, op: Op) -> str:
-        """The loss that a term is, if it is one whose tokens are counted; else ""."""
-        return op.unit if op.unit in self.reference.losses else ""
-
     def numbering(self, parameter: str, numbered: tuple[str, ...]) -> Array:
         """Of every element of a parameter, as they lie in memory, the number of its matrix in a stack."""
         extent = self.extent(self.graph.tensors[parameter].dims, ())
@@ -414,16 +410,16 @@ def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[st
             yield from _values(names[1:], dims, multiple, least, {**known, name: value})
 
 
-def weights(space: Space, further: str = "") -> dict[int, Fraction]:
+def weights(space: Space, of: str = "") -> dict[int, Fraction]:
     """Sequence -> by what the weight of each of its tokens is multiplied in the loss whose sequence it is.
 
-    With `further` it is another loss of an op graph, of the same sequences.
+    Or in the loss `of` an op graph, all of which have the same sequences.
     """
     found, microbatches = dict[int, Fraction](), range(space.setting.microbatches)
     weighting, valid = space.reference.weighting, ("token_mean", "microbatch_mean", "sample_mean", "sum")
     if weighting not in valid:
         raise InputError(f"unknown reference weighting '{weighting}'", name=weighting, valid=valid)
-    on = ahead(weights_of_loss(further)) if further else 0
+    on = ahead(weights_of_loss(of))
     for loss in space.reference.separate:
         inside = {k: space.sequences(k, loss) for k in microbatches}
         counted = {k: space.weight(space.extent(space.loss_dims, ids), on) for k, ids in inside.items()}

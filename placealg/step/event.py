@@ -14,6 +14,7 @@ from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.models.backward import GRAD
 from placealg.models.graph import SAMPLES, Graph
+from placealg.models.stage_parts import on_last_stage
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.order import ORDERING, Wait
@@ -449,7 +450,11 @@ class Reference:
 
     def counter(self, event: Event, name: str = "count") -> str:
         """The counter that an event reads as it divides by `name`: the count of its loss, or of samples."""
-        return name if name in COUNTS_OF_SAMPLES else event.unit if event.unit in self.losses else self.losses[0]
+        return name if name in COUNTS_OF_SAMPLES else self.loss_of(event.unit)
+
+    def loss_of(self, unit: str) -> str:
+        """The loss that is called after a unit, perhaps one whose part on the last stage it is; or the first."""
+        return next((loss for loss in self.losses if unit in (loss, on_last_stage(loss))), self.losses[0])
 
     def counters_of(self, event: Event) -> tuple[str, ...]:
         """The counters by which an event divides."""

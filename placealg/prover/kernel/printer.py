@@ -93,10 +93,12 @@ def phase_of(node: Node) -> str:
 def touches(event: Event, made: Event) -> bool:
     """Whether an event reads, makes or frees the copy of a tensor that another one makes, or one that derives from it.
 
-    An event that frees a whole region may free any copy.
+    An event that frees without a version, a region or what an op made, may free any copy.
     """
+    if event.verb == "free" and event.tensor != made.tensor:
+        return not event.version
     read = [(v.tensor, v.label) for v in event.operands] or [(event.tensor, event.version)]
-    return event.verb == "free" or any(name == made.tensor and made.version in origins(label) for name, label in read)
+    return any(name == made.tensor and made.version in origins(label) for name, label in read)
 
 
 class _Printer(Parameters):

@@ -377,7 +377,7 @@ def _seed(device: _Device, op: Op) -> Pair:
     """The gradient of the loss, or of a term of it, at that of each token."""
     reference = device.reference
     if op != device.graph.ops[-1]:
-        return _seed_of(device, op.output, op.unit if op.unit in reference.losses else reference.losses[0])
+        return _seed_of(device, op.output, reference.loss_of(op.unit))
     return device.add([_seed_of(device, loss, loss) for loss in reference.separate])
 
 

@@ -48,7 +48,8 @@ GRAMMAR: Mapping[str, str] = {
              "or not before one of these: all ranks but that one",
     "from": f"a value of a group, or a place: {', '.join(KINDS)}, S(DIM)",
     "to": f"{', '.join(KINDS)}, S(DIM)",
-    "divisor": "products and quotients of axis sizes, m, tokens, count, samples, all_samples, padding and numbers up to 2**26",
+    "divisor": "products and quotients of axis sizes, m, tokens, count, samples, all_samples, padding and numbers up "
+               "to 2**26",
     "layout": "NAME, or NAME(AXIS)",
     "wait": "PATH, { on = PATH, turn = -1 }, { on = PATH, turn = \"-K\" }, { on = PATH, step = -1 }, or a list; turn "
             "counts turns of the innermost loop that both are in, K is a ring's number of slots",

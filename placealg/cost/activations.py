@@ -285,7 +285,8 @@ class Activations:
     def total(self) -> Formula:
         """The bytes of everything that forward keeps for backward."""
         said = IN_FLIGHT if self.stage.several else NOTE
-        notes = [f"{said}{BUT_ATTRIBUTES if attributes_beside(self.graph) else ''}", *([] if self.statistics else [STATISTICS])]
+        said += BUT_ATTRIBUTES if attributes_beside(self.graph) else ""
+        notes = [said, *([] if self.statistics else [STATISTICS])]
         notes += [f"the loss is run {run.name} (--loss): it holds {run.most} at most" for run in self.runs()]
         return self.amounts.made(self.waited(), "bytes", note="; ".join(notes))
 

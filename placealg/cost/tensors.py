@@ -45,8 +45,8 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
     """The walk over the events of one microbatch, in order.
 
     Tokens and targets are not storage of the step, because every batch has them; attributes of tokens are, from the
-    first to the last event that reads them. Row statistics of norms count only with `statistics`. `arriving` are the layouts of what another stage sends forward. Events of which nothing is known hold
-    none.
+    first to the last event that reads them. Row statistics of norms count only with `statistics`. `arriving` are the
+    layouts of what another stage sends forward. Events of which nothing is known hold none.
     """
     if unknown(reference):
         return tuple(Touch(event, {}) for event in events)
@@ -71,7 +71,7 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
 
 
 def attributes_beside(graph: Graph) -> frozenset[str]:
-    """The data that come with a batch beside what every batch has: tokens, targets, and the places of learned positions.
+    """The data of a batch beside what every batch has: tokens, targets, and the places of learned positions.
 
     >>> from placealg.models.tokens import Attributes, with_attributes
     >>> from placealg.models.transformer import gpt

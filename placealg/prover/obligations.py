@@ -141,8 +141,8 @@ def of_loss(step: Step, loss: str) -> Step:
     """The step for the tokens of one loss: no other loss affects what those tokens contribute.
 
     Gradients are linear in the losses, each of which starts its own backward: the gradient of a step is right iff it is
-    right for the tokens of every loss. Where counts are assumed to be equal, they are those of the tokens that the first
-    loss of an op graph sums: of a later token each rank has those that follow its own.
+    right for the tokens of every loss. Where counts are assumed to be equal, they are those of what the first loss of
+    an op graph sums: of later tokens each rank has those that follow its own.
     """
     if step.reference.losses == (loss,):
         return step

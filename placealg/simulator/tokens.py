@@ -211,7 +211,8 @@ class Tokens:
         """Weights for the tokens of a sequence.
 
         Every two that stand side by side weigh 2, so that parts of equal length weigh alike; where means are counted
-        the first token of each document weighs 1 at least.
+        the first token of each document weighs 1 at least. Where later tokens have a loss of their own some sequences,
+        and each of their documents, have no other token with a weight, and so no later one.
         """
         shape, key = tuple(self.cutting.sizes.values()), f"weights {self.setting.seed} {number}"
         first, *others = self.cutting.sizes or ("",)
@@ -219,6 +220,8 @@ class Tokens:
             found = drawn(key, {d: range(n) for d, n in self.cutting.sizes.items()}) % 3
             starts = [0, self._start(number)]
             found[starts] = np.maximum(found[starts], 1)
+            if self.reference.losses != self.reference.separate and drawn(key, {BATCH: (number,)})[0] % 2:
+                found[1:] *= np.array([i in starts and bool(self.summed) for i in range(1, len(found))], np.int64)
             return found.astype(np.int64)
         if not shape or not self.cutting.paired:
             return np.ones(shape, np.int64)

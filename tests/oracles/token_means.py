@@ -81,6 +81,11 @@ def batch(case: Case, dp: int, cp: int, m: int, draw: np.random.Generator) -> Ba
             weight[row, owner == part] = draw.permutation([2, 2, 1, 0])
     elif not case.equal and len(cells) > 1:
         weight[:ROWS - 2] = 0
+    if case.later is not None and case.per != "token":
+        for row in np.flatnonzero(draw.random(count) < 0.5):
+            alone = weight[row] * (np.arange(length) == 0)
+            alone[starts[row]] = weight[row, starts[row]] * (case.per == "document")
+            weight[row] = alone
     weight[ROWS - 1::ROWS] = 0
     position = np.arange(length) - np.where(document, starts[:, None], 0)
     if case.rotary != "data" and case.rotary:

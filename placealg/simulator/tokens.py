@@ -62,6 +62,7 @@ class Tokens:
     cells: dict[int, Mapping[str, int]] = field(default_factory=dict)
     _sequences: dict[str, tuple[Indices, ...]] = field(default_factory=dict)
     _weighing: dict[int, Array] = field(default_factory=dict)
+    _first: set[int] = field(default_factory=set)
     _rows: dict[int, Array] = field(default_factory=dict)
     _places: tuple[Array, ...] | None = None
 
@@ -94,6 +95,7 @@ class Tokens:
         for cell, held in parts.items():
             most = max(map(len, held.values()))
             numbers = [n * each + turn for ids in held.values() for n in ids for turn in range(each)][:most * each]
+            self._first.update(numbers[:each])
             for turn, number in enumerate(numbers):
                 weighs = [turn < len(ids) * each for _, ids in sorted(held.items())]
                 self._weighing[number] = np.array(weighs, np.int64).reshape(shape)
@@ -212,7 +214,7 @@ class Tokens:
 
         Every two that stand side by side weigh 2, so that parts of equal length weigh alike; where means are counted
         the first token of each document weighs 1 at least. Where later tokens have a loss of their own some sequences,
-        and each of their documents, have no other token with a weight, and so no later one.
+        and each of their documents, have no other with a weight, and so no later one; the first of a cell has one.
         """
         shape, key = tuple(self.cutting.sizes.values()), f"weights {self.setting.seed} {number}"
         first, *others = self.cutting.sizes or ("",)
@@ -220,7 +222,12 @@ class Tokens:
             found = drawn(key, {d: range(n) for d, n in self.cutting.sizes.items()}) % 3
             starts = [0, self._start(number)]
             found[starts] = np.maximum(found[starts], 1)
-            if self.reference.losses != self.reference.separate and drawn(key, {BATCH: (number,)})[0] % 2:
+            if self.reference.losses == self.reference.separate:
+                return found.astype(np.int64)
+            if number in self._first:
+                behind = starts[1] + 1 if starts[1] + 1 < len(found) else 1
+                found[behind] = max(found[behind], 1)
+            elif drawn(key, {BATCH: (number,)})[0] % 2:
                 found[1:] *= np.array([i in starts and bool(self.summed) for i in range(1, len(found))], np.int64)
             return found.astype(np.int64)
         if not shape or not self.cutting.paired:

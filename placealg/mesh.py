@@ -142,6 +142,7 @@ RESERVED: Mapping[str, str] = {
     "microbatch": "the loop over microbatches",
     "layer": "the loop over layers",
     **dict.fromkeys(("tokens", "count"), "a number of tokens, in divisors"),
+    **dict.fromkeys(("samples", "all_samples"), "a number of samples, in divisors"),
     "loss_scale": "what multiplies the loss, in divisors",
     **dict.fromkeys(("device", "host", "nvme"), "a tier"),
     "padding": "what shards take when all are as large as the largest, over the elements, in divisors",

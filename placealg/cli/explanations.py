@@ -37,7 +37,7 @@ from placealg.placement import DUAL, KINDS, MODES, REDISTRIBUTIONS, STATES, Redi
 from placealg.prover.verdict import ASKED_FOR, OBLIGATIONS
 from placealg.render.cost import QUANTITIES
 from placealg.render.values import readable
-from placealg.step.event import GLOBAL_SAYS, GROUP_SAYS
+from placealg.step.event import GLOBAL_SAYS, GROUP_SAYS, SAMPLES_HERE, SAMPLES_IN_ALL
 from placealg.step.order import ORDERING
 from placealg.step.program import STEP_PHASES, Event
 from placealg.step.verbs import VERBS
@@ -336,9 +336,21 @@ def _numbers(asked: Asked) -> Iterator[Explained]:
     for name, meaning in {**GROUP_SAYS, **GLOBAL_SAYS}.items():
         yield Explained(name, "value of a program", (f"{name}, in a program, is {meaning}.",), "",
                         _where(name, asked, partial(_of_value, name)))
-    yield Explained("tokens", "divisor", (
-        "tokens, as a divisor in a program, is the number of the rank's own tokens in a microbatch.",), "",
-        _where("tokens", asked, lambda event: "tokens" in event.divisor.names()))
+    for name, meaning in DIVISORS.items():
+        yield Explained(name, "divisor", (f"{name}, as a divisor in a program, is {meaning}.",), "",
+                        _where(name, asked, partial(_divides, name)))
+
+
+DIVISORS: Mapping[str, str] = {
+    "tokens": "the number of the rank's own tokens in a microbatch",
+    SAMPLES_HERE: "the number of samples in a microbatch, as `samples.count.compute` counts a rank's and a sum adds up",
+    SAMPLES_IN_ALL: "the number of samples of all microbatches, counted before the first of them",
+}
+"""Divisor of a program that is no value of it -> what it is."""
+
+
+def _divides(name: str, event: Event) -> bool:
+    return name in event.divisor.names()
 
 
 def _of_value(name: str, event: Event) -> bool:

@@ -50,6 +50,11 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
         "A microbatch of few tokens then weighs as much as one of many: with unequal counts that is no token mean.",
         "A strategy declares it with reference = \"microbatch_mean\" in [loss]; nothing is proved of a token mean.",
     ),
+    "sample_mean": (
+        "The loss of the single device is the mean of its microbatches' means, of which each counts by its samples.",
+        "A microbatch of few samples then weighs less than one of many, and of its tokens each by how few they are.",
+        "A strategy declares it with reference = \"sample_mean\" in [loss]; nothing is proved of a token mean.",
+    ),
     "nonzero_divisors": (
         "A token count by which something is divided is not zero there.",
         "Without it an empty cell of the batch divides by zero on its device.",
@@ -82,6 +87,8 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
                     "zero3 on deepseek-v3 --mtp"),
     "microbatch_mean": ("w_ref = 1/(m N(k)) for a token of microbatch k, where a token mean has 1/N",
                         'dp with [loss] preset = "token_mean", count_axes = ["dp"], reference = "microbatch_mean"'),
+    "sample_mean": ("w_ref = S(k)/(S N(k)) for a token of microbatch k, of which S(k) of all S samples are",
+                    'dp on gpt with [schedule] microbatch_mean = "samples", and a count per microbatch'),
     "nonzero_divisors": ("N > 0 wherever N divides", "dp with [loss] preset = \"token_mean\", a count per microbatch"),
     "same_batches": ("the sequences of step t are one set B_t, of the old run as of the new one",
                      "placealg reshard zero3 zero1"),

@@ -18,7 +18,7 @@ FIELD_SAYS: Mapping[str, str] = {
     "unit": "the unit of the model in whose loop the event runs",
     "axes": "the mesh axes over which it runs, in order",
     "op": f"the operator of what sums over ranks: one of {', '.join(OPERATORS)}",
-    "divisor": "what the result is divided by: a quotient of sizes, `tokens`, `count` and `padding`",
+    "divisor": "what the result is divided by: a quotient of sizes, of counts of tokens and samples, and `padding`",
     "at": "the positions of the loop over microbatches at which the event runs",
     "where": "the ranks, and of a value with elements the elements, for which the event runs",
     "from": "the value that is read, or the place that a tensor is said to have before",
@@ -48,7 +48,8 @@ GRAMMAR: Mapping[str, str] = {
              "or not before one of these: all ranks but that one",
     "from": f"a value of a group, or a place: {', '.join(KINDS)}, S(DIM)",
     "to": f"{', '.join(KINDS)}, S(DIM)",
-    "divisor": "products and quotients of axis sizes, m, tokens, count, padding and numbers up to 2**26",
+    "divisor": "products and quotients of axis sizes, m, tokens, count, samples, all_samples, padding and numbers up "
+               "to 2**26",
     "layout": "NAME, or NAME(AXIS)",
     "wait": "PATH, { on = PATH, turn = -1 }, { on = PATH, turn = \"-K\" }, { on = PATH, step = -1 }, or a list; turn "
             "counts turns of the innermost loop that both are in, K is a ring's number of slots",

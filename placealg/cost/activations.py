@@ -22,7 +22,7 @@ from placealg.cost.expressions import EXPRESSIONS, expression, monomial
 from placealg.cost.formula import Formula
 from placealg.cost.stage import StageStep, stage_of
 from placealg.cost.storages import DEVICE, Box, Storage, Touch, Version, local
-from placealg.cost.tensors import batch_axes, entering, touches
+from placealg.cost.tensors import attributes_beside, batch_axes, entering, touches
 from placealg.mesh import SYMBOLS
 from placealg.models.backward import GRAD, keepers
 from placealg.models.backward import kept as kept_beside
@@ -43,6 +43,7 @@ ELEMENT: Mapping[str, str] = {"act": "act", "w": "w", "mask": "1", "stat": "4", 
 
 NOTE = "activations are those of one microbatch, without the data of the batch"
 IN_FLIGHT = "activations are those of all microbatches in flight, without the data of the batch"
+BUT_ATTRIBUTES = ", but with the attributes of tokens that it has, of 4 bytes each, weights of act"
 STATISTICS = "row statistics of norms are left out"
 
 _LAYERS = frozenset(name for name in SYMBOLS if name == "L" or name.startswith(("L_", "n_")))
@@ -236,13 +237,14 @@ class Activations:
     def others(self, walked: tuple[Touch, ...], start: int) -> dict[str, dict[Version, Storage]]:
         """Repeated unit -> what each of its instances keeps until the phase that starts at `start`.
 
-        What leaves one instance enters the next: only the name under which it enters is counted.
+        What leaves one instance enters the next: only the name under which it enters is counted. Data are of all.
         """
         found: dict[str, dict[Version, Storage]] = {u: {} for u in self.units if self.graph.loop(u)}
         for touch in walked[start:]:
             for version, storage in touch.reads.items():
                 unit = touch.event.unit
-                if unit in found and unit_of(version[0]) == unit and version in walked[start].before:
+                own = storage.tensor.kind != "data" and unit_of(version[0]) == unit
+                if unit in found and own and version in walked[start].before:
                     found[unit].setdefault(version, storage)
         for loop in self.graph.loops:
             mine = found.get(loop.unit, {})
@@ -282,7 +284,9 @@ class Activations:
 
     def total(self) -> Formula:
         """The bytes of everything that forward keeps for backward."""
-        notes = [IN_FLIGHT if self.stage.several else NOTE, *([] if self.statistics else [STATISTICS])]
+        said = IN_FLIGHT if self.stage.several else NOTE
+        said += BUT_ATTRIBUTES if attributes_beside(self.graph) else ""
+        notes = [said, *([] if self.statistics else [STATISTICS])]
         notes += [f"the loss is run {run.name} (--loss): it holds {run.most} at most" for run in self.runs()]
         return self.amounts.made(self.waited(), "bytes", note="; ".join(notes))
 

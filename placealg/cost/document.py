@@ -41,7 +41,7 @@ APART = "4 of the o bytes per element are the fp32 master copy, the other o - 4 
 OF_TENSORS = (
     "b is the sequences of one device and microbatch, however many axes split the batch",
     "act is the size of activations and of their gradients; a mask takes 1 byte, a statistic or a choice 4",
-    "token ids and other data of the batch are no activations; norms keep no row statistics",
+    "token ids and targets are no activations, attributes of tokens are; norms keep no row statistics",
     "a product takes 2 flop per multiply-add; attention is counted full, norms and elementwise work are not",
 )
 """The further assumptions behind the figures of a program of ops."""

@@ -8,7 +8,7 @@ after made arrives by recv, in the layout in which it was made there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from placealg.arith import ONE, Monomial
@@ -19,6 +19,7 @@ from placealg.frozen import FrozenMap
 from placealg.models.backward import GRAD, BackwardOp, backward, keepers, kept, sparse_gradients
 from placealg.models.graph import Graph, Op, Tensor
 from placealg.models.losses import LossRun, chunk_parts, run_of
+from placealg.models.tokens import attributes
 from placealg.placement import MEMORY_TIERS
 from placealg.step.event import ACROSS, Event, dim_of
 from placealg.step.gradient_targets import receivers
@@ -43,29 +44,47 @@ def touches(reference: Reference, events: Iterable[Event], statistics: bool = Fa
             arriving: Mapping[str, Box] = FrozenMap()) -> tuple[Touch, ...]:
     """The walk over the events of one microbatch, in order.
 
-    Data are not storage of the step, because they come with the batch; row statistics of norms count only with
-    `statistics`. `arriving` are the layouts of what another stage sends forward. Events of which nothing is known hold
-    none.
+    Tokens and targets are not storage of the step, because every batch has them; attributes of tokens are, from the
+    first to the last event that reads them. Row statistics of norms count only with `statistics`. `arriving` are the
+    layouts of what another stage sends forward. Events of which nothing is known hold none.
     """
     if unknown(reference):
         return tuple(Touch(event, {}) for event in events)
     free = set() if statistics else {t.name for op in reference.graph.ops for t, k in kept(reference.graph, op)
                                      if k.optional}
     free |= {on_tier(name, tier) for name in free for tier in MEMORY_TIERS}
+    counted = attributes_beside(reference.graph)
     walk = _Walk(reference, reference.graph, tuple(events), known=dict(arriving))
     found = [walk.run(event, k) for k, event in enumerate(walk.events)]
     last = {version: k for k, touch in enumerate(found) for version in touch.reads}
     for k, touch in enumerate(found):
         touch.before = {v: s for v, s in touch.before.items()
-                        if last.get(v, -1) >= k and s.tensor.kind != "data" and v[0] not in free}
+                        if last.get(v, -1) >= k and stored(s.tensor, counted) and v[0] not in free}
         around = set(touch.before.values())
         if touch.event.verb in IN_PLACE:
             around = {s for v, s in touch.before.items() if last[v] > k or v not in touch.reads}
-        made = {s for s in touch.writes if s.tensor.kind != "data" and s.version[0] not in free}
+        made = {s for s in touch.writes if stored(s.tensor, counted) and s.version[0] not in free}
         if touch.event.verb == RING and touch.event.on_gradient:
             made = set()
         touch.during = walk.during(touch, frozenset(around | made))
     return tuple(found)
+
+
+def attributes_beside(graph: Graph) -> frozenset[str]:
+    """The data of a batch beside what every batch has: tokens, targets, and the places of learned positions.
+
+    >>> from placealg.models.tokens import Attributes, with_attributes
+    >>> from placealg.models.transformer import gpt
+    >>> sorted(attributes_beside(with_attributes(gpt(), Attributes(weights=True, documents=True)).graph))
+    ['data.documents', 'data.weights']
+    """
+    plain = {name for op in graph.ops if op.row.family in ("lookup", "cross_entropy") for name in op.inputs}
+    return frozenset(attributes(graph)) - plain
+
+
+def stored(tensor: Tensor, counted: Collection[str]) -> bool:
+    """Whether a tensor takes memory of the step: of data, those that are counted."""
+    return tensor.kind != "data" or tensor.name in counted
 
 
 def entering(reference: Reference, events: Iterable[Event]) -> dict[str, Box]:
@@ -314,6 +333,12 @@ class _Walk:
         if event.verb in ("slice", "reduce_scatter", "all_to_all") or (event.verb == "shift" and come):
             box |= {(a, come) for a in event.axes}
         self.make(touch, (event.value, event.version), box, tensor, part)
+        shown = self.held[sources[0]].tensor
+        if shown.kind == "data" and tensor.name != shown.name:  # the same part of the batch, under other names of dims
+            root = {mine: dim for dim, mine in names_of(self.graph, tensor.name).items()}
+            there = frozenset((a, root[d]) for a, d in box)
+            self.held[event.value, event.version] = Storage((shown.name, event.version), there, shown, part)
+            touch.writes[-1] = self.held[event.value, event.version]
 
     def carry(self, touch: Touch) -> None:
         """Interpret a copy from tier to tier: new storage of what is found on the one, on the other."""

@@ -31,6 +31,9 @@ TAKEN = ("weight", "master", "moments", "average", "grad", "grad_sum", "norm", "
          "count", "loss", "activation")
 """What a step program works on beside tensors and gradients."""
 
+SAMPLES = "data.samples"
+"""How many samples each row of the batch has: no op reads it, counts do."""
+
 DEPTH = "layer"
 """How strategies call the way through a model's repeated units: no dim of a tensor is called so."""
 

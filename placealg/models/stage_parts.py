@@ -52,6 +52,11 @@ def original(parameter: str) -> str:
     return re.sub(rf"^(mtp\d+\.(?={HEAD}\.)|({'|'.join(DONE)})\.(?={DEPTH}\.))", "", parameter)
 
 
+def on_last_stage(unit: str) -> str:
+    """How logits and loss of a unit that predicts are called where the unit itself stands before the last stage."""
+    return f"{unit}_{HEAD}"
+
+
 def with_own_data(model: Model) -> Model:
     """The model each of whose units has a copy of the data that others read, too: another stage may run it.
 
@@ -180,7 +185,7 @@ def _predicting_apart(graph: Graph) -> tuple[Graph, dict[str, str]]:
         at = next(k for k, o in enumerate(own) if o.output == f"{unit}.logits")
         inner[unit], outer[unit] = own[:at], own[at:]
     moved = {n: f"{units[0]}.{n}" for o in inner[HEAD] for n in (o.output, *o.inputs) if unit_of(n) == HEAD}
-    moved |= {o.output: o.output.replace(u, f"{u}_{HEAD}", 1) for u in units for o in outer[u]}
+    moved |= {o.output: o.output.replace(u, on_last_stage(u), 1) for u in units for o in outer[u]}
     tensors = {moved.get(n, n): replace(t, name=moved.get(n, n), sparse=renamed(t.sparse, moved))
                for n, t in graph.tensors.items()}
     ops = [o for o in graph.ops if o.unit not in (HEAD, *units, "loss")]

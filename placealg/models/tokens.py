@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.models.build import Builder
-from placealg.models.graph import Graph, Op
+from placealg.models.graph import SAMPLES, Graph, Op
 from placealg.models.model import Model
 from placealg.models.ops import ATTENDING, within
 from placealg.models.stage_parts import predicting
@@ -27,13 +27,17 @@ DOCUMENT = "document"
 
 BATCH, SEQUENCE = "batch", "seq"
 
+LOSS = "loss"
+"""The first loss of a model; others of an op graph are called after the units of later tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
     """Which attributes of tokens are data, and what the loss is a mean over, one of `loss_terms.PER`.
 
     `apart` says that the losses of layers that predict later tokens are terms of their own, not added to each token's.
-    In either case a later token counts by its own weight (`weights_of`).
+    In either case a later token counts by its own weight (`weights_of`). `counted`: each of these terms is a mean over
+    tokens of its own, a loss of the model. `samples` says that rows have numbers of samples, which are counted.
     """
 
     weights: bool = False
@@ -41,14 +45,16 @@ class Attributes:
     positions: bool = False
     per: str = "token"
     apart: bool = False
+    counted: bool = False
+    samples: bool = False
 
     def __bool__(self) -> bool:
-        return self.weights or self.documents or self.positions or self.per != "token" or self.apart
+        return self != Attributes()
 
     @property
     def weighs(self) -> bool:
         """Whether the loss of a token is multiplied by its weight: so are those of means."""
-        return self.weights or self.per != "token"
+        return self.weights or self.counted or self.per != "token"
 
 
 def attributes_problem(model: Model, said: Attributes) -> str:
@@ -74,7 +80,7 @@ def attributes_problem(model: Model, said: Attributes) -> str:
     if said.apart and not predicting(graph):
         return f"{model.name} has no layers that predict later tokens: say --mtp"
     dims = graph.tensors[graph.ops[-1].inputs[0]].dims
-    if said.per != "token" and not {BATCH, SEQUENCE} <= set(dims):
+    if (said.per != "token" or said.samples) and not {BATCH, SEQUENCE} <= set(dims):
         return f"the loss of {model.name} has no sequences"
     if said.per == "document" and not said.documents:
         return "no documents are told: say documents = true in [tokens]"
@@ -108,6 +114,8 @@ def with_attributes(model: Model, said: Attributes) -> Model:
         g.ids(DOCUMENTS, f"{BATCH} {SEQUENCE}")
     if said.positions and POSITIONS not in graph.tensors and any(turns(graph, op) for op in graph.ops):
         g.ids(POSITIONS, f"{BATCH} {SEQUENCE}")
+    if said.samples:
+        g.data(SAMPLES, BATCH)
     ops: list[Op] = []
     losses, left = {"": graph.ops[-1].inputs[0]}, set[str]()
     for op in graph.ops[:-1]:
@@ -129,7 +137,8 @@ def with_attributes(model: Model, said: Attributes) -> Model:
     total = _counted(g, "loss", losses, said)
     ops += [*g.ops[known:], replace(graph.ops[-1], inputs=(total,))]
     tensors = FrozenMap({name: tensor for name, tensor in g.tensors.items() if name not in left})
-    return replace(model, graph=Graph(tensors, tuple(ops), graph.loops))
+    further = predicting(graph) if said.counted else ()
+    return replace(model, graph=Graph(tensors, tuple(ops), graph.loops), losses=(*model.losses, *further))
 
 
 def _added(graph: Graph) -> set[str]:
@@ -155,6 +164,15 @@ def weights_of(unit: str) -> str:
     ('data.weights', 'data.weights_mtp1', 1)
     """
     return f"{WEIGHTS}_{unit}" if unit else WEIGHTS
+
+
+def weights_of_loss(loss: str) -> str:
+    """The weights of the tokens of a loss: of the first of a graph, or of one called after the unit that predicts.
+
+    >>> weights_of_loss("loss"), weights_of_loss("mtp1")
+    ('data.weights', 'data.weights_mtp1')
+    """
+    return weights_of("" if loss == LOSS else loss)
 
 
 def ahead(name: str) -> int:

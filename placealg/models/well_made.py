@@ -12,6 +12,7 @@ from placealg.models.graph import (
     DEPTH,
     ELEMENTS,
     KINDS,
+    SAMPLES,
     TAKEN,
     Graph,
     Loop,
@@ -133,7 +134,7 @@ def _check_loop(loop: Loop, graph: Graph, ready: Mapping[str, Tensor]) -> None:
 def _check_used(graph: Graph) -> None:
     used = {n for op in graph.ops for n in op.inputs} | {n for loop in graph.handed for n in (loop.first, loop.last)}
     used |= {o.output for o in graph.ops if o.kind == "sum" and not (o.unit == "loss" or graph.tensors[o.output].dims)}
-    used |= {o.output for o in graph.ops if o.attrs.get(TAKEN_OF)}
+    used |= {o.output for o in graph.ops if o.attrs.get(TAKEN_OF)} | {SAMPLES}
     for name, tensor in graph.tensors.items():
         if name not in used and [name] != [op.output for op in graph.ops[-1:]]:
             raise InputError(f"{tensor.kind} '{name}' is read by no op")

@@ -39,6 +39,7 @@ from placealg.prover.calculus.versions import CURRENT, Choice, Guarded, Version,
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.logic import and_, not_, or_
 from placealg.prover.evidence.symbols import MICROBATCH
+from placealg.step.event import SAMPLES_HERE
 from placealg.step.program import Group, Reference
 
 Bool = Any
@@ -51,10 +52,14 @@ Weighting = Callable[[Monomial], Monomial]
 def reference_weight(reference: Reference) -> Monomial:
     """The weight of one unit in the single-device gradient.
 
-    `token_mean`: 1/|B|. `microbatch_mean`: 1/(m * tokens of the unit's microbatch). `sum`: 1.
+    `token_mean`: 1/|B|. `microbatch_mean`: 1/(m * tokens of the unit's microbatch). `sample_mean`: in place of 1/m the
+    share that the unit's microbatch has of all samples. `sum`: 1.
     """
     if reference.weighting == "sum":
         return ONE
+    if reference.weighting == "sample_mean":
+        here, every = (Monomial.of(count_name(cell, SAMPLES_HERE)) for cell in ({MICROBATCH: UNIT}, {}))
+        return here / (every * Monomial.of(count_name({MICROBATCH: UNIT})))
     if reference.weighting == "microbatch_mean":
         return ONE / (Monomial.of("m") * Monomial.of(count_name({MICROBATCH: UNIT})))
     return ONE / Monomial.of(count_name({}))

@@ -46,7 +46,7 @@ from placealg.prover.verdict import (
     Hypothesis,
     Verdict,
 )
-from placealg.step.event import MICROBATCH, STEP_PHASES
+from placealg.step.event import COUNTS_OF_SAMPLES, MICROBATCH, STEP_PHASES
 from placealg.step.program import LOOPED, Group, Step
 
 OF_OPS = ("forward", "random")
@@ -149,6 +149,9 @@ def hypotheses(step: Step) -> tuple[Hypothesis, ...]:
         apart = any(op.unit in further for op in terms(graph))
         named.append(Hypothesis("predictions", _of_predictions(further, apart)))
     means = step.reference.weighting == "microbatch_mean" and step.reference.microbatches != 1
+    if step.reference.weighting == "sample_mean":
+        named.append(Hypothesis("sample_mean", "the loss of the single device is the mean of its microbatches' means, "
+                                               "of which each counts by its samples"))
     if means and "equal_counts" not in step.reference.hypotheses:
         named.append(Hypothesis("microbatch_mean",
                                 "the loss of the single device is the mean of its microbatches' means"))
@@ -196,7 +199,8 @@ def _part_divides(step: Step) -> bool:
     runs = [tuple(run) for _, run in itertools.groupby(step.events, key=lambda e: e.phase in LOOPED)]
     for event in (e for run in runs for _ in range(1 + (run[0].phase in LOOPED)) for e in run):
         if "count" in event.divisor.names():
-            read = [summed[event.unit]] if event.unit in summed else list(summed.values())
+            counts = [over for counter, over in summed.items() if counter not in COUNTS_OF_SAMPLES]
+            read = [summed[event.unit]] if event.unit in summed else counts
             if any(not whole <= over for over in read):
                 return True
         if event.value == "count" and event.verb == "compute":

@@ -141,12 +141,17 @@ def of_loss(step: Step, loss: str) -> Step:
     """The step for the tokens of one loss: no other loss affects what those tokens contribute.
 
     Gradients are linear in the losses, each of which starts its own backward: the gradient of a step is right iff it is
-    right for the tokens of every loss.
+    right for the tokens of every loss. Where counts are assumed to be equal, they are those of what the first loss of
+    an op graph sums: of later tokens each rank has those that follow its own.
     """
     if step.reference.losses == (loss,):
         return step
-    alone = tuple(e for e in step.events if e.value not in ("loss", "count") or e.unit == loss)
-    return replace(step, reference=replace(step.reference, losses=(loss,)), events=alone)
+    reference = step.reference
+    others = {name for name in reference.losses if name != loss}
+    apart = ("loss", "count") if reference.whole else ("count",)
+    alone = tuple(e for e in step.events if e.value not in apart or e.unit not in others)
+    assumed = reference.hypotheses if loss in reference.separate else ()
+    return replace(step, reference=replace(reference, losses=(loss,), hypotheses=assumed), events=alone)
 
 
 def untransformed(step: Step) -> Step:

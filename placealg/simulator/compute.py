@@ -8,6 +8,7 @@ from functools import partial
 from placealg.simulator import network, operate, parameters
 from placealg.simulator.divisors import divided
 from placealg.simulator.machine import Machine, fraction
+from placealg.step.event import COUNTS_OF_SAMPLES
 from placealg.step.program import Event
 
 
@@ -19,8 +20,9 @@ def compute(m: Machine, e: Event) -> None:
     for rank in m.acting(e):
         if m.chosen(e, rank):
             if e.value == "count":
-                how = e.operands[0].label if e.operands else ""
-                m.target(e)[rank][0] = Fraction(m.token_count(rank, e.unit, how))
+                read, how = e.operands[0] if e.operands else ("", "")
+                m.target(e)[rank][0] = Fraction(m.sample_count(rank) if e.unit in COUNTS_OF_SAMPLES else
+                                                m.token_count(rank, e.unit, how, read))
             else:
                 operate.read_loss(m, e, rank)
 

@@ -150,7 +150,7 @@ def _differentiate(run: _ReferenceRun, op: Op, instance: int) -> None:
     if run.space.sums_a_term(op):
         made = run.read(op.inputs[0], op.unit, instance)
         run.gradients.setdefault(run.at(op.inputs[0], op.unit, instance), []).append(
-            seed_of(run.space, run.number, made, weights(run.space)))
+            seed_of(run.space, run.number, made, weights(run.space, run.space.reference.loss_of(op.unit))))
         return
     contributions = run.gradients.get((op.output, instance))
     if not contributions:

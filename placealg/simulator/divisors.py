@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from placealg.simulator.field import Number
 from placealg.simulator.machine import Machine
-from placealg.step.event import PADDING
+from placealg.step.event import COUNT, COUNTS_OF_SAMPLES, PADDING
 from placealg.step.program import Event
 
 
@@ -28,12 +28,12 @@ def divided(machine: Machine, event: Event, rank: int, number: Number, tokens: i
         if scale is None:
             return None
         known["loss_scale"] = scale
-    if "count" in event.divisor.names():
-        losses = machine.reference.losses
-        count = machine.scalar("count", rank, event.unit if event.unit in losses else losses[0])
-        if count is None:
-            return None
-        known["count"] = count
+    for name in (COUNT, *COUNTS_OF_SAMPLES):
+        if name in event.divisor.names():
+            count = machine.scalar("count", rank, machine.reference.counter(event, name))
+            if count is None:
+                return None
+            known[name] = count
     try:
         return number / event.divisor.evaluate(known)
     except ZeroDivisionError:

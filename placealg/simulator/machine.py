@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from placealg.models.graph import Op
+from placealg.models.tokens import ahead, weights_of_loss
 from placealg.simulator.box import Box, Indices
 from placealg.simulator.field import PRIME, Array, Number, Residues, element_type, objects, overflows
 from placealg.simulator.reference import Slot, at_risk, slots
@@ -157,8 +158,8 @@ class Machine:
 
     def begin(self) -> None:
         """Begin a step: its batch has tokens of its own, and what was counted before are others."""
-        for loss in self.reference.losses:
-            for table in self.table("", "count", loss):
+        for counter in self.reference.counters:
+            for table in self.table("", "count", counter):
                 table.clear()
 
     def enter(self, microbatch: int | None) -> None:
@@ -364,15 +365,25 @@ class Machine:
             self._teams[key] = tuple(found.values())
         return self._teams[key]
 
-    def token_count(self, rank: int, loss: str = "", how: str = "") -> int:
+    def token_count(self, rank: int, loss: str = "", how: str = "", read: str = "") -> int:
         """The weight of what the rank has of what a loss sums, of the first loss where none is named.
 
-        `how` may be the label of weights that are left out, or taken once. It is that of the microbatch inside the
-        loop, of all microbatches outside.
+        `how` may be the label of weights that are left out, or taken once, and `read` the weights that are read where
+        they need not be those of the loss. It is that of the microbatch inside the loop, of all microbatches outside.
         """
-        inside = range(self.setting.microbatches) if self.microbatch is None else (self.microbatch,)
-        named = loss if loss in self.reference.losses else self.reference.losses[0]
-        return sum(self.space.tokens(self.named(rank), k, named, how) for k in inside)
+        named = self.reference.loss_of(loss)
+        rows = named if named in self.reference.separate else self.reference.losses[0]
+        return sum(self.space.tokens(self.named(rank), k, rows, how, ahead(read or weights_of_loss(named)))
+                   for k in self.counting)
+
+    def sample_count(self, rank: int) -> int:
+        """The number of samples that the rank has, of the microbatch inside the loop, of all microbatches outside."""
+        return sum(self.space.samples(self.named(rank), k) for k in self.counting)
+
+    @property
+    def counting(self) -> Sequence[int]:
+        """The microbatches of which a count is."""
+        return range(self.setting.microbatches) if self.microbatch is None else (self.microbatch,)
 
 
 def fraction(number: Number | None) -> Fraction | None:

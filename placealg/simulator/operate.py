@@ -255,7 +255,7 @@ def _now(m: Machine, e: Event, parameter: bool) -> bool:
 def _seeds(m: Machine, rank: int) -> Box | None:
     """The gradient of what the losses read: of every token the value from which its loss's backward starts."""
     at, found, weight = m.stores[rank], None, dict[int, Fraction]()
-    for loss in m.reference.losses:
+    for loss in m.reference.separate:
         found, seed = at.finals.get(loss), fraction(at.seeds.get(loss))
         if found is None or seed is None or m.microbatch is None:
             return None

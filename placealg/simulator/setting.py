@@ -183,7 +183,7 @@ def cells(reference: Reference, sizes: Mapping[str, int], microbatches: int) -> 
 @lru_cache(maxsize=512)
 def token_ids(reference: Reference, setting: Setting, loss: str) -> Mapping[Cell, range]:
     """The logical numbers of a loss's tokens of each cell; InputError where a cell has no count or all are empty."""
-    every, further = list(cells(reference, setting.sizes, setting.microbatches)), reference.losses.index(loss)
+    every, further = list(cells(reference, setting.sizes, setting.microbatches)), reference.separate.index(loss)
     for cell in every:
         if cell not in setting.counts:
             raise InputError(f"the setting has no count for rank {cell[0]} in microbatch {cell[1]}")

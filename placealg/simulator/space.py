@@ -22,9 +22,9 @@ from placealg.arith import Monomial
 from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.models.blocks import BLOCK, NUMBERS
-from placealg.models.graph import Graph, Op
+from placealg.models.graph import SAMPLES, Graph, Op
 from placealg.models.stage_parts import shown_data
-from placealg.models.tokens import DOCUMENTS, POSITIONS, WEIGHTS, ahead
+from placealg.models.tokens import DOCUMENTS, POSITIONS, WEIGHTS, ahead, weights_of_loss
 from placealg.simulator import network
 from placealg.simulator.box import Box, Extent, Indices
 from placealg.simulator.field import Array, Number, Residues, drawn, element_type, keyed, objects, reduced, residues
@@ -74,7 +74,7 @@ class Space:
         split = _split_by(reference, graph)
         self._loss_split = {a: _loss_split(reference, graph, a) for a in reference.data_axes}
         self.batch_axes = tuple(a for a in reference.data_axes if BATCH in split[a])
-        self.weighted = WEIGHTS in graph.tensors
+        self.weighted, self.packed = WEIGHTS in graph.tensors, DOCUMENTS in graph.tensors
         own = tuple(graph.tensors[WEIGHTS].dims) if self.weighted else self.loss_dims
         self._token_dims = {name for dim in own if dim != BATCH for name in _names(graph, dim)}
         self._blocks = _blocks(graph, self._token_dims, split)
@@ -89,7 +89,7 @@ class Space:
                           all(n % multiples[d] == 0 for d, n in inner.items()))
         self._tokens = Tokens(reference, setting, cutting, {d: self.sizes[d] for d in self.loss_dims if d != BATCH},
                               self.weighted and setting.padding)
-        self._counted: dict[tuple[tuple[tuple[str, int], ...], int, str, str], int] = {}
+        self._counted: dict[tuple[tuple[tuple[str, int], ...], int, str, str, int], int] = {}
         self._data: dict[tuple[str, int, Indices], Box] = {}
         self._parts: dict[str, tuple[OwnedElements, ...]] = {}
         self.extents: dict[tuple[str, tuple[int, ...]], Extent] = {}
@@ -149,19 +149,29 @@ class Space:
         known = {i: turned[k] for k, i in enumerate(indices)}
         return tuple(sorted(known[i] for i in self.owned((axis,), at, dim, indices)))
 
-    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "", how: str = "") -> int:
+    def tokens(self, at: Mapping[str, int], microbatch: int, loss: str = "", how: str = "", further: int = 0) -> int:
         """The weight of what the rank with coordinates `at` has of a microbatch, of what one loss, or all, sum.
 
         With `how` the label of weights that are left out it is the number of tokens, of those taken once that of tokens
-        with a weight.
+        with a weight. `further` says of tokens how many places on that one is whose weight is meant.
         """
-        key = (tuple(at.items()), microbatch, loss, how)
+        key = (tuple(at.items()), microbatch, loss, how, further)
         if key not in self._counted:
             held = {dim: self.owned([a for a, split in self._loss_split.items() if split == dim], at, dim, indices)
                     for dim, indices in self.extent(self.loss_dims, self.sequences(microbatch, loss)).items()}
-            each = np.broadcast_to(self._tokens.counted(held), [len(at) for at in held.values()])
+            each = np.broadcast_to(self._tokens.counted(held, further, self.packed), [len(at) for at in held.values()])
             self._counted[key] = int(each.size if how == LEFT_OUT else (each > 0).sum() if how == ONCE else each.sum())
         return self._counted[key]
+
+    def samples(self, at: Mapping[str, int], microbatch: int) -> int:
+        """The number of samples that the rank with coordinates `at` has of a microbatch."""
+        rows = [a for a, split in self._loss_split.items() if split == BATCH]
+        return int(self._tokens.samples(self.owned(rows, at, BATCH, self.sequences(microbatch))).sum())
+
+    def shares(self, inside: Mapping[int, Indices]) -> dict[int, Fraction]:
+        """Microbatch -> its share of the samples of all, by the rows of each."""
+        held = {k: int(self._tokens.samples(rows).sum()) for k, rows in inside.items()}
+        return {k: Fraction(n, sum(held.values()) or 1) for k, n in held.items()}
 
     def weights(self, extent: Extent) -> Array:
         """What the gradient of a loss is at every number of an extent of what it sums: 1 where weights are data."""
@@ -169,9 +179,10 @@ class Space:
             return np.ones([1] * len(extent), element_type())
         return self._tokens.counted(extent).astype(element_type())
 
-    def weight(self, extent: Extent) -> int:
-        """The weight of all that an extent has of what losses sum."""
-        return int(np.broadcast_to(self._tokens.counted(extent), [len(at) for at in extent.values()]).sum())
+    def weight(self, extent: Extent, further: int = 0) -> int:
+        """The weight of all that an extent has of what losses sum; `further` is that of `tokens`."""
+        each = self._tokens.counted(extent, further, self.packed)
+        return int(np.broadcast_to(each, [len(at) for at in extent.values()]).sum())
 
     def data(self, name: str, number: int, sequences: Indices) -> Box:
         """The numbers that come with the batch of step `number`; ids are rows of the table that they address."""
@@ -198,12 +209,13 @@ class Space:
         """
         if name == NUMBERS:
             return np.array(extent[BLOCK], np.int64)
-        packed = DOCUMENTS in self.graph.tensors
+        if name == SAMPLES:
+            return self._tokens.samples(extent[BATCH])
         if name.startswith(WEIGHTS):
-            return self._tokens.weights(extent, ahead(name), packed).astype(element_type())
+            return self._tokens.weights(extent, ahead(name), self.packed).astype(element_type())
         if name == DOCUMENTS:
             return self._tokens.documents(extent)
-        return self._tokens.positions(extent) if name == POSITIONS and packed else None
+        return self._tokens.positions(extent) if name == POSITIONS and self.packed else None
 
     def token(self, number: int, sequence: int) -> Token:
         """A token of step `number`, of a graph of whole units."""
@@ -398,21 +410,24 @@ def _values(names: list[str], dims: Mapping[str, Monomial], multiple: Mapping[st
             yield from _values(names[1:], dims, multiple, least, {**known, name: value})
 
 
-def weights(space: Space) -> dict[int, Fraction]:
-    """Sequence -> by what the weight of each of its tokens is multiplied in the loss whose sequence it is."""
+def weights(space: Space, of: str = "") -> dict[int, Fraction]:
+    """Sequence -> by what the weight of each of its tokens is multiplied in the loss whose sequence it is.
+
+    Or in the loss `of` an op graph, all of which have the same sequences.
+    """
     found, microbatches = dict[int, Fraction](), range(space.setting.microbatches)
-    weighting = space.reference.weighting
-    if weighting not in ("token_mean", "microbatch_mean", "sum"):
-        raise InputError(f"unknown reference weighting '{weighting}'", name=weighting,
-                         valid=("token_mean", "microbatch_mean", "sum"))
-    for loss in space.reference.losses:
+    weighting, valid = space.reference.weighting, ("token_mean", "microbatch_mean", "sample_mean", "sum")
+    if weighting not in valid:
+        raise InputError(f"unknown reference weighting '{weighting}'", name=weighting, valid=valid)
+    on = ahead(weights_of_loss(of))
+    for loss in space.reference.separate:
         inside = {k: space.sequences(k, loss) for k in microbatches}
-        counted = {k: space.weight(space.extent(space.loss_dims, ids)) for k, ids in inside.items()}
-        every = sum(counted.values())
+        counted = {k: space.weight(space.extent(space.loss_dims, ids), on) for k, ids in inside.items()}
+        share = space.shares(inside) if weighting == "sample_mean" else {}
         for k, ids in inside.items():
-            count = every if weighting == "token_mean" else len(microbatches) * counted[k]
-            found |= dict.fromkeys(ids, Fraction(1) if weighting == "sum" else Fraction(1, count) if count
-                                   else network.ZERO)
+            count = sum(counted.values()) if weighting == "token_mean" else counted[k]
+            part = share.get(k, Fraction(1, len(microbatches) if weighting == "microbatch_mean" else 1))
+            found |= dict.fromkeys(ids, Fraction(1) if weighting == "sum" else part / count if count else network.ZERO)
     return found
 
 

@@ -62,11 +62,12 @@ class Tokens:
     cells: dict[int, Mapping[str, int]] = field(default_factory=dict)
     _sequences: dict[str, tuple[Indices, ...]] = field(default_factory=dict)
     _weighing: dict[int, Array] = field(default_factory=dict)
+    _first: set[int] = field(default_factory=set)
     _rows: dict[int, Array] = field(default_factory=dict)
     _places: tuple[Array, ...] | None = None
 
     def __post_init__(self) -> None:
-        for loss in self.reference.losses:
+        for loss in self.reference.separate:
             self._sequences[loss] = tuple(self._numbered(k, loss) for k in range(self.setting.microbatches))
         if not self.cells:
             raise InputError("the batch is empty: at least one cell needs a token")
@@ -94,6 +95,7 @@ class Tokens:
         for cell, held in parts.items():
             most = max(map(len, held.values()))
             numbers = [n * each + turn for ids in held.values() for n in ids for turn in range(each)][:most * each]
+            self._first.update(numbers[:each])
             for turn, number in enumerate(numbers):
                 weighs = [turn < len(ids) * each for _, ids in sorted(held.items())]
                 self._weighing[number] = np.array(weighs, np.int64).reshape(shape)
@@ -107,25 +109,43 @@ class Tokens:
 
     def _beyond(self, microbatch: int, loss: str, before: int) -> range:
         """The numbers of sequences of padding for a cell: `each`, beyond those of all others, and of those `before`."""
-        every = sum(self.setting.counts.values()) * len(self.reference.losses) * self.cutting.each
+        every = sum(self.setting.counts.values()) * len(self.reference.separate) * self.cutting.each
         cells = math.prod(self.setting.sizes[a] for a in self.cutting.batch) * self.cutting.each
-        turn = self.reference.losses.index(loss) * self.setting.microbatches + microbatch
+        turn = self.reference.separate.index(loss) * self.setting.microbatches + microbatch
         first = every + turn * cells + before
         return range(first, first + self.cutting.each)
 
-    def counted(self, extent: Extent) -> Array:
+    def counted(self, extent: Extent, further: int = 0, packed: bool = False) -> Array:
         """How much each number of an extent counts of what the loss sums, over its dims; length 1 where it has others.
 
-        What lacks a dim of the loss itself is of no token: it counts 1.
+        What lacks a dim of the loss itself is of no token: it counts 1. `further` and `packed` are those of `weights`.
         """
         if not self.means:
-            return self.weights(extent)
+            return self.weights(extent, further, packed)
         if not {BATCH, *self.summed} <= set(extent):
             return np.ones([1] * len(extent), np.int64)
-        valid = np.array([int(self._weighing[number].any()) for number in extent[BATCH]], np.int64)
-        shape = [len(at) if d in (BATCH, *self.summed) else 1 for d, at in extent.items()]
-        along = valid.reshape([len(valid) if d == BATCH else 1 for d in extent])
-        return np.broadcast_to(along, shape)
+        dims = [d for d in extent if d in (BATCH, *self.summed)]
+        found = np.array([[int(self._has(number, document, further, packed)) for document in self._means(extent)]
+                          for number in extent[BATCH]], np.int64).reshape(len(extent[BATCH]), len(self._means(extent)))
+        found = found if dims[0] == BATCH else found.transpose()
+        return found.reshape([len(at) if d in dims else 1 for d, at in extent.items()])
+
+    def _means(self, extent: Extent) -> Indices:
+        """The documents of an extent of means; of means over sequences, each, -1."""
+        return next((extent[d] for d in self.summed), (-1,))
+
+    def _has(self, number: int, document: int, further: int, packed: bool) -> bool:
+        """Whether a sequence, or a document of it, has a token with a weight."""
+        row = self._row_ahead(number, further, packed)
+        if document < 0:
+            return bool(row.any())
+        start = self._start(number)
+        return document < 2 and bool((row[start:] if document else row[:start]).any())
+
+    def samples(self, sequences: Indices) -> Array:
+        """How many samples each row has: one or two, none of padding."""
+        found = 1 + drawn(f"samples {self.setting.seed}", {BATCH: sequences}) % 2
+        return found * np.array([int(self._weighing[n].any()) for n in sequences], np.int64)
 
     def weights(self, extent: Extent, further: int = 0, packed: bool = False) -> Array:
         """The weight of every token of an extent, over its dims; of length 1 along those that tokens lack.
@@ -193,7 +213,8 @@ class Tokens:
         """Weights for the tokens of a sequence.
 
         Every two that stand side by side weigh 2, so that parts of equal length weigh alike; where means are counted
-        the first token of each document weighs 1 at least.
+        the first token of each document weighs 1 at least. Where later tokens have a loss of their own some sequences,
+        and each of their documents, have no other with a weight, and so no later one; the first of a cell has one.
         """
         shape, key = tuple(self.cutting.sizes.values()), f"weights {self.setting.seed} {number}"
         first, *others = self.cutting.sizes or ("",)
@@ -201,6 +222,13 @@ class Tokens:
             found = drawn(key, {d: range(n) for d, n in self.cutting.sizes.items()}) % 3
             starts = [0, self._start(number)]
             found[starts] = np.maximum(found[starts], 1)
+            if self.reference.losses == self.reference.separate:
+                return found.astype(np.int64)
+            if number in self._first:
+                behind = starts[1] + 1 if starts[1] + 1 < len(found) else 1
+                found[behind] = max(found[behind], 1)
+            elif drawn(key, {BATCH: (number,)})[0] % 2:
+                found[1:] *= np.array([i in starts and bool(self.summed) for i in range(1, len(found))], np.int64)
             return found.astype(np.int64)
         if not shape or not self.cutting.paired:
             return np.ones(shape, np.int64)

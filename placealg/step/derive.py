@@ -14,13 +14,13 @@ from placealg.arith import ONE, Monomial
 from placealg.errors import InputError, need
 from placealg.frozen import FrozenMap
 from placealg.models.backward import terms
-from placealg.models.graph import Graph
+from placealg.models.graph import SAMPLES, Graph
 from placealg.models.model import Model
 from placealg.models.names import parameters_of
-from placealg.models.tokens import WEIGHTS as WEIGHTS_OF_TOKENS
+from placealg.models.tokens import weights_of_loss
 from placealg.step import rules
 from placealg.step.compatibility import check_fit, kept_ops, pipeline_of
-from placealg.step.event import MICROBATCH, Phase
+from placealg.step.event import COUNTS_OF_SAMPLES, MICROBATCH, SAMPLES_HERE, SAMPLES_IN_ALL, Phase
 from placealg.step.extra_losses import of_terms, with_statistics
 from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.groups import LEAF, Plan, group_parameters, leaf_of
@@ -135,7 +135,8 @@ def reference_of(strategy: Strategy, model: Model, plans: tuple[Plan, ...],
             raise InputError(f"statistic '{p.name}' of model '{model.name}' is used by {', '.join(p.sites)}: it is not "
                              "said of what enters which")
     untold = any(not s.of for s in model.statistics.values())
-    for told, said in (("several losses", len(model.losses) > 1), ("running statistics", untold)):
+    further = not {*model.losses[1:]} <= {*model.graph.units}
+    for told, said in (("several losses", further), ("running statistics", untold)):
         if operations and said:
             raise InputError(f"model '{model.name}' has {told} and runs op by op: of these its op graph says nothing")
     placed = operations.placed if operations else None
@@ -192,7 +193,11 @@ def averaging_of(strategy: Strategy, data: tuple[str, ...]) -> Averaging:
         if axis != MICROBATCH and axis not in strategy.mesh.names:
             raise InputError(f"[loss] count_axes names axis '{axis}', which the mesh lacks", name=axis,
                              valid=(*strategy.mesh.names, MICROBATCH))
-    return Averaging(str(loss["divisor"]), counted, data)
+    return Averaging(str(loss["divisor"]), counted, data, by_samples=_by_samples(strategy))
+
+
+def _by_samples(strategy: Strategy) -> bool:
+    return bool(strategy.option("schedule", "microbatch_mean") == SAMPLES_HERE)
 
 
 def averaging_of_terms(strategy: Strategy, model: Model, data: tuple[str, ...]) -> Averaging | None:
@@ -200,7 +205,7 @@ def averaging_of_terms(strategy: Strategy, model: Model, data: tuple[str, ...]) 
     if not terms(model.graph):
         return None
     divisor, counted = strategy.loss_of_terms(data)
-    return Averaging(divisor, counted, data)
+    return Averaging(divisor, counted, data, by_samples=_by_samples(strategy))
 
 
 def _seed_of_terms(strategy: Strategy, averaging: Averaging, own: Averaging) -> Monomial:
@@ -208,13 +213,13 @@ def _seed_of_terms(strategy: Strategy, averaging: Averaging, own: Averaging) -> 
 
     Gradients are reduced for the loss: summed along the axes that its divisor covers, and averaged along the others.
     """
-    by = own.by
+    by = own.by * own.mean_of_microbatches
     for axis in own.data:
         by = by * Monomial.of(axis) ** ((axis in averaging.counted) - (axis in own.counted))
     if strategy.option("loss", "scale") == "dynamic":
         by = by / Monomial.of(LOSS_SCALE)
     later = strategy.option("schedule", "microbatch_mean") == "gradients" and MICROBATCH not in averaging.counted
-    return by * Monomial.of("m") ** ((MICROBATCH not in own.counted) - later)
+    return by / Monomial.of("m") if later else by
 
 
 def _numbered(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -239,29 +244,29 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
         yield from rules.clear_gradients(plan) if not plan.group.frozen else ()
         yield from rules.gather(plan, "prepare", _living(strategy, plan, "step"))
     own = averaging_of_terms(strategy, model, data)
-    counting = next((a for a in (averaging, own) if a and a.divisor == "count"), None)
-    if counting and MICROBATCH in counting.counted:
-        for loss in model.losses:
-            yield from _count(counting, "prepare", loss, model.graph)
+    counts = dict(_counts(model, averaging, own, operations, strategy.batch_axes))
+    for counter, axes in counts.items():
+        yield from _count(axes, "prepare", counter, model.graph) if MICROBATCH in axes else ()
 
     yield from _forward(strategy, model, plans, operations, averaging)
-    if counting and MICROBATCH not in counting.counted:
-        for loss in model.losses:
-            yield from _count(counting, "forward", loss, model.graph)
+    for counter, axes in counts.items():
+        yield from _count(axes, "forward", counter, model.graph) if MICROBATCH not in axes else ()
     for plan in plans:
         yield from rules.take_statistic(plan, averaging) if plan.group.statistic and not plan.group.taken else ()
     yield from operations.passes["loss"].forward if operations else ()
-    for loss in model.losses:
+    separate = model.losses[:1] if operations else model.losses
+    for loss in separate:
         by = averaging.by
         yield Event("forward", "compute", "loss", unit=loss, divisor=by,
                     reads=operations.reads(model.graph.ops[-1]) if operations else (), rule=Rule(
                         "loss", "the loss is the sum over the rank's own tokens" + (
                             "" if by == ONE else f", divided by {averaging.divisor}")))
-    of_loss = MICROBATCH not in averaging.counted and strategy.option("schedule", "microbatch_mean") == "loss"
-    for loss in model.losses if of_loss else ():
-        yield Event("backward", "scale", "loss", unit=loss, divisor=Monomial.of("m"), rule=Rule(
-            "loss", "the step's loss is the mean over microbatches"))
-    yield from (rules.scale_loss(loss) for loss in model.losses) if scaled else ()
+    of_loss = MICROBATCH not in averaging.counted and strategy.option("schedule", "microbatch_mean") != "gradients"
+    for loss in separate if of_loss else ():
+        yield Event("backward", "scale", "loss", unit=loss, divisor=averaging.mean_of_microbatches, rule=Rule(
+            "loss", "the step's loss is the mean over microbatches" + (
+                ", each by its share of the samples" if averaging.by_samples else "")))
+    yield from (rules.scale_loss(loss) for loss in separate) if scaled else ()
     yield from operations.passes["loss"].backward if operations else ()
     seed = _seed_of_terms(strategy, averaging, own) if own else ONE
     yield from _backward(strategy, model, plans, averaging, operations, seed)
@@ -305,15 +310,33 @@ def _events(strategy: Strategy, model: Model, plans: tuple[Plan, ...], operation
     yield from saving.global_states("resume", strategy.mesh.names, scaled)
 
 
-def _count(averaging: Averaging, phase: Phase, loss: str, graph: Graph) -> Iterator[Event]:
-    axes = tuple(a for a in averaging.counted if a != MICROBATCH)
-    weights = (WEIGHTS_OF_TOKENS,) if WEIGHTS_OF_TOKENS in graph.tensors else ()
-    yield Event(phase, "compute", "count", unit=loss, reads=weights, rule=Rule(
-        "loss", "the loss is divided by a token count" + (", which the ranks must agree on" if axes else
-                                                          "; no axis is counted over, so that it is the rank's own")))
+def _counts(model: Model, averaging: Averaging, own: Averaging | None, operations: Operations | None,
+            rows: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The counters of a program, each with the axes over which it counts, and perhaps microbatches.
+
+    Terms of the loss share its count, but for those that are losses of their own. Samples are split along `rows`, the
+    axes that split the batch.
+    """
+    first, *later = model.losses
+    shared = own if own and (not operations or len(terms(model.graph)) > len(later)) else None
+    for loss in model.losses:
+        asked = (averaging, shared) if loss == first else (own,) if operations else (averaging,)
+        yield from ((loss, a.counted) for a in [a for a in asked if a and a.divisor == "count"][:1])
+    if averaging.by_samples and operations:
+        yield from ((SAMPLES_IN_ALL, (*rows, MICROBATCH)), (SAMPLES_HERE, rows))
+
+
+def _count(counted: tuple[str, ...], phase: Phase, counter: str, graph: Graph) -> Iterator[Event]:
+    axes, samples = tuple(a for a in counted if a != MICROBATCH), counter in COUNTS_OF_SAMPLES
+    of = SAMPLES if samples else weights_of_loss(counter)
+    yield Event(phase, "compute", "count", unit=counter, reads=(of,) if of in graph.tensors else (), rule=Rule(
+        "loss", "a microbatch counts by its share of the samples, which are counted" if samples else
+        "the loss is divided by a token count" + (", which the ranks must agree on" if axes else
+                                                  "; no axis is counted over, so that it is the rank's own")))
     if axes:
-        yield Event(phase, "all_reduce", "count", unit=loss, axes=axes, op="sum", source="P", to="I", bytes="4",
-                    rule=Rule("loss", "the divisor counts the tokens of all ranks along its axes"))
+        what = "samples are those of all ranks" if samples else "the divisor counts the tokens of all ranks"
+        yield Event(phase, "all_reduce", "count", unit=counter, axes=axes, op="sum", source="P", to="I", bytes="4",
+                    rule=Rule("loss", f"{what} along its axes"))
 
 
 def _living(strategy: Strategy, plan: Plan, lifetime: str) -> Living:

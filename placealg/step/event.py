@@ -13,7 +13,8 @@ from placealg.errors import InputError
 from placealg.frozen import FrozenMap
 from placealg.mesh import Mesh
 from placealg.models.backward import GRAD
-from placealg.models.graph import Graph
+from placealg.models.graph import SAMPLES, Graph
+from placealg.models.stage_parts import on_last_stage
 from placealg.placement import MEMORY_TIERS, Kind
 from placealg.step.effects import Effect, SubjectKind, effect_of
 from placealg.step.order import ORDERING, Wait
@@ -59,14 +60,18 @@ GLOBAL_SAYS: Mapping[str, str] = {
     LOSS_SCALE: "the number by which the loss is multiplied, and of gradients the divisor",
     "norm": GROUP_SAYS["norm"],
     "skip": GROUP_SAYS["skip"],
-    "count": "the number of tokens that divides the loss: those of the rank itself in a microbatch, added up over the "
-             "axes that [loss] count_axes names",
+    "count": "the number of tokens that divides a loss, or of samples: those of the rank itself in a microbatch, added "
+             "up over the axes that [loss] count_axes names",
     "loss": "the loss of one microbatch",
     "activation": "what a unit makes of its tokens, and a stage of a pipeline sends to the next",
 }
 """Value that is of no group -> what it is."""
 
 GROUP_VALUES, GLOBAL_VALUES = tuple(GROUP_SAYS), tuple(GLOBAL_SAYS)
+
+SAMPLES_HERE, SAMPLES_IN_ALL = "samples", "all_samples"
+COUNT, COUNTS_OF_SAMPLES = "count", (SAMPLES_HERE, SAMPLES_IN_ALL)
+"""Counts by which events divide: of the tokens of their loss; of the samples of a microbatch, and of a step."""
 
 PARTIALS: Mapping[str, str] = {"norm": "norm", "skip": "compute"}
 """Value of which every group makes a part, and a reduction the whole -> the verb that makes the part."""
@@ -429,6 +434,31 @@ class Reference:
     def whole(self) -> bool:
         """Whether units run whole, so that nothing inside them is known."""
         return self.graph.whole
+
+    @property
+    def separate(self) -> tuple[str, ...]:
+        """The losses with an event, and rows of the batch, of their own: all of whole units; of an op graph the first.
+
+        The others of an op graph are terms of the loss, in the units after which they are called.
+        """
+        return self.losses if self.whole else self.losses[:1]
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """What is counted: the tokens of each loss; where rows have samples, those of a microbatch and of a step."""
+        return (*self.losses, *(COUNTS_OF_SAMPLES if SAMPLES in self.graph.tensors else ()))
+
+    def counter(self, event: Event, name: str = "count") -> str:
+        """The counter that an event reads as it divides by `name`: the count of its loss, or of samples."""
+        return name if name in COUNTS_OF_SAMPLES else self.loss_of(event.unit)
+
+    def loss_of(self, unit: str) -> str:
+        """The loss that is called after a unit, perhaps one whose part on the last stage it is; or the first."""
+        return next((loss for loss in self.losses if unit in (loss, on_last_stage(loss))), self.losses[0])
+
+    def counters_of(self, event: Event) -> tuple[str, ...]:
+        """The counters by which an event divides."""
+        return tuple(self.counter(event, n) for n in event.divisor.names() if n in (COUNT, *COUNTS_OF_SAMPLES))
 
     @property
     def trained(self) -> tuple[Group, ...]:

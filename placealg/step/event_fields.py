@@ -136,7 +136,8 @@ def _axes(key: str, value: Any, reference: Reference) -> tuple[str, ...]:
 def _divisor(key: str, value: Any, reference: Reference) -> Monomial:
     if type(value) is not int and not isinstance(value, str):
         raise InputError(f"{key} is {shown(value)}: expected a whole number, or a quotient of sizes such as \"dp*m\"")
-    names = (*reference.mesh.names, "m", "tokens", "count", LOSS_SCALE, PADDING)
+    counts = (c for c in reference.counters if c not in reference.losses)
+    names = (*reference.mesh.names, "m", "tokens", "count", *counts, LOSS_SCALE, PADDING)
     divisor = Monomial.parse(str(value)[:_MAX_TEXT], names)
     if divisor.coefficient <= 0:
         raise InputError(f"{key} is {shown(value)}: a divisor is positive")
@@ -198,7 +199,7 @@ def _group(key: str, value: Any, reference: Reference) -> str:
 
 
 def _unit(key: str, value: Any, reference: Reference) -> str:
-    known = (*(u.name for u in reference.units), *reference.losses)
+    known = (*(u.name for u in reference.units), *reference.counters)
     return _choice(known)(key, value, reference) if value != "" else ""
 
 
@@ -271,7 +272,8 @@ def holders(value: str, verb: str, reference: Reference) -> Iterator[tuple[str, 
         last = [op.unit for op in reference.graph.ops[-1:]]
         yield from (("", u) for u in dict.fromkeys((unit_of(value), *(u.name for u in reference.units), *last, "")))
     elif value in ("activation", "loss", "count"):
-        units = [u.name for u in reference.units] if value == "activation" else reference.losses
+        units = {"activation": tuple(u.name for u in reference.units), "loss": reference.separate,
+                 "count": reference.counters}[value]
         yield from (("", unit) for unit in units)
     elif value in GROUP_VALUES and verb == PARTIALS.get(value, verb):
         of_gradients = value in PARTIALS or verb == "clip"

@@ -20,8 +20,8 @@ def reads(event: Event, reference: Reference) -> Iterator[Storage]:
     """The storages whose content the event reads, or changes in place."""
     for access in event.effect.reads:
         yield from _READS[access](event, reference)
-    if "count" in event.divisor.names():
-        yield event.unit if event.unit in reference.losses else reference.losses[0], "count", "device"
+    for counter in reference.counters_of(event):
+        yield counter, "count", "device"
     if LOSS_SCALE in event.divisor.names():
         yield "", LOSS_SCALE, "device"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from placealg.arith import ONE, Monomial
 from placealg.placement import MEMORY_TIERS
-from placealg.step.event import MICROBATCH, Operator, Phase
+from placealg.step.event import MICROBATCH, SAMPLES_HERE, SAMPLES_IN_ALL, Operator, Phase
 from placealg.step.groups import Plan, owners
 from placealg.step.program import Clause, Event, Rule
 from placealg.step.verbs import LOSS_SCALE, VerbName
@@ -24,17 +24,26 @@ class Averaging:
     `counted` are the axes (and perhaps `microbatch`) that the loss's own divisor covers: over these, gradients are
     summed. Over every other axis of `data`, which split the tokens, they are averaged. Over the remaining axes a
     gradient's parts are parts of one token's: they are summed. With `merge` max it is the largest of the parts instead.
+    `by_samples`: in a mean over microbatches each counts by its share of the samples.
     """
 
     divisor: str
     counted: tuple[str, ...]
     data: tuple[str, ...]
     merge: str = "sum"
+    by_samples: bool = False
 
     @property
     def by(self) -> Monomial:
         """The divisor of the local sum; 1 if the loss is a sum."""
         return ONE if self.divisor == "one" else Monomial.of(self.divisor)
+
+    @property
+    def mean_of_microbatches(self) -> Monomial:
+        """By what the loss of a microbatch is divided besides; 1 where its divisor covers all of them."""
+        if MICROBATCH in self.counted:
+            return ONE
+        return Monomial.of(SAMPLES_IN_ALL) / Monomial.of(SAMPLES_HERE) if self.by_samples else Monomial.of("m")
 
     def op(self, axes: tuple[str, ...]) -> tuple[Operator, Monomial]:
         """(operator, divisor) of a reduction over `axes`."""
@@ -189,9 +198,8 @@ def take_statistic(plan: Plan, averaging: Averaging) -> Iterator[Event]:
         yield Event("forward", "compute", "grad", plan.group.name, rule=Rule(
             "statistic", f"{what} of the rank's tokens moves {plan.group.name}, which no gradient reaches"))
         return
-    by = Monomial.of(averaging.divisor)
-    yield Event("forward", "compute", "grad", plan.group.name, divisor=by if MICROBATCH in averaging.counted
-                else by * Monomial.of("m"), rule=Rule(
+    by = Monomial.of(averaging.divisor) * averaging.mean_of_microbatches
+    yield Event("forward", "compute", "grad", plan.group.name, divisor=by, rule=Rule(
                     "statistic", f"the batch's statistic is a mean over tokens: a sum, divided by {averaging.divisor}"))
 
 

@@ -88,7 +88,8 @@ def attributes_of(strategy: Strategy) -> Attributes:
     """The attributes of tokens that a strategy says are data."""
     said = strategy.attributes
     return Attributes(said.get("weights", False), said.get("documents", False), "positions" in said,
-                      said.get("per", "token"), "predictions" in said)
+                      said.get("per", "token"), "predictions" in said, said.get("predictions") == "counted",
+                      "microbatch_mean" in said)
 
 
 def _attribute_problems(strategy: Strategy, model: Model) -> list[Problem]:
@@ -97,7 +98,7 @@ def _attribute_problems(strategy: Strategy, model: Model) -> list[Problem]:
     if not said or not (problem := attributes_problem(model, said)):
         return []
     key = list(strategy.attributes)[-1]
-    table = "tokens" if key in DEFAULTS["tokens"] else "loss"
+    table = next(table for table in ("tokens", "loss", "schedule") if key in DEFAULTS[table])
     return [((table, key), InputError(f"[{table}] {key}: {problem}"))]
 
 
@@ -141,7 +142,11 @@ def _term_problems(strategy: Strategy, model: Model) -> list[Problem]:
         return [(("loss", "term_divisor"), InputError(
             f"[loss] term_divisor is '{divisor}', and the loss is held against the sum over all tokens, its terms with "
             "it: leave it out"))]
-    if divisor == loss["divisor"] == "count" and set(axes) != set(loss["count_axes"] or ()):
+    if said_of.counted and divisor != "count":
+        return [(("loss", "predictions"), InputError(
+            f"[loss] predictions is 'counted', and terms are divided by '{divisor}': say term_divisor = \"count\""))]
+    shared = wanted or own or not said_of.counted
+    if shared and divisor == loss["divisor"] == "count" and set(axes) != set(loss["count_axes"] or ()):
         return [(("loss", "term_axes"), InputError(
             "[loss] term_axes: the loss is divided by a count over other axes, and a program has one count; say "
             "count_axes likewise, or divide one of them by \"tokens\""))]

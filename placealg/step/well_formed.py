@@ -9,10 +9,11 @@ from operator import attrgetter
 from placealg.arith import ONE
 from placealg.errors import InputError
 from placealg.models.backward import GRAD, needs_gradient, terms
-from placealg.models.graph import Graph, unit_of
+from placealg.models.graph import SAMPLES, Graph, unit_of
 from placealg.models.tokens import WEIGHTS as OF_TOKENS
+from placealg.models.tokens import weights_of_loss
 from placealg.placement import REDISTRIBUTIONS
-from placealg.step.event import ACROSS, GROUP_VALUES, dim_of
+from placealg.step.event import ACROSS, COUNTS_OF_SAMPLES, GROUP_VALUES, dim_of
 from placealg.step.event_fields import default_event, holders, regions, values_of
 from placealg.step.gradient_targets import WEIGHTS
 from placealg.step.order import ORDERING, check_ordering
@@ -108,7 +109,8 @@ def _operands(event: Event, graph: Graph) -> tuple[str, ...]:
     if event.value == "loss":
         return graph.ops[-1].inputs if event.verb == "compute" else ()
     if event.value == "count":
-        return tuple(n for n in (OF_TOKENS,) if event.verb == "compute" and n in graph.tensors)
+        of = SAMPLES if event.unit in COUNTS_OF_SAMPLES else weights_of_loss(event.unit)
+        return (of,) if event.verb == "compute" and of in graph.tensors else ()
     op = graph.producer(event.tensor)
     if event.verb == "assign":
         return tuple(loop.first for loop in graph.handed if loop.slot == event.tensor)
@@ -126,7 +128,8 @@ def _unreadable(event: Event, reference: Reference) -> InputError | None:
                                 name=v.tensor, valid=own) for v in event.operands if v.label or v.tensor not in own),
                     None)
     operands, read = _operands(event, graph), tuple(v.tensor for v in event.operands)
-    if read != operands:
+    others = event.value == "count" and all(n.startswith(OF_TOKENS) for n in (*read, *operands))
+    if read != operands and not (others and len(read) == len(operands)):
         return InputError(f"{event.path}: reads names {', '.join(read)}; it reads "
                           f"{', '.join(operands) or 'nothing by name'}, each as NAME or NAME@LABEL")
     for k, v in enumerate(event.operands):
@@ -146,7 +149,7 @@ def _may_be(label: str, position: int, event: Event, graph: Graph) -> bool:
     """Whether an operand can be left out, or a weight taken once."""
     if event.value == "count":
         summed = graph.tensors[graph.ops[-1].inputs[0]].dims
-        return label == LEFT_OUT or set(summed) == set(graph.tensors[OF_TOKENS].dims)
+        return label == LEFT_OUT or set(summed) == set(graph.tensors[event.operands[0].tensor].dims)
     op = graph.producer(event.tensor) if event.on_tensor and event.verb == "compute" else None
     if op is None or label == ONCE:
         return False
@@ -211,7 +214,7 @@ def _no_rank(event: Event, reference: Reference) -> InputError | None:
 
 def _of_several_losses(event: Event, reference: Reference) -> str:
     """The number of tokens, or the count, by which an event divides that is of no one loss; "" if there is none."""
-    several = len(reference.losses) > 1 and event.unit not in reference.losses
+    several = len(reference.separate) > 1 and event.unit not in reference.losses
     return next((n for n in ("tokens", "count") if several and n in event.divisor.names()), "")
 
 

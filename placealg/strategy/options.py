@@ -214,10 +214,10 @@ TABLES: Mapping[str, Table] = {
                 "algorithm says how collectives add: in a ring, n - 1 additions one after the other, or in a tree of "
                 "pairs.",
                 "No verdict and no cost depends on it; placealg tolerance does.")),
-         "microbatch_mean": Key(choice("loss", "gradients"), "loss", (
+         "microbatch_mean": Key(choice("loss", "gradients", "samples"), "loss", (
                 "microbatch_mean says what is divided by m: the loss of every microbatch, or the gradients once they "
-                "are accumulated.",
-                "Where the loss is divided by the tokens of all microbatches neither is.")),
+                "are accumulated; samples: neither is, and the loss counts by the microbatch's share of all samples.",
+                "Where the loss is divided by the tokens of all microbatches no mean is taken.")),
          "pipeline": Key(choice("1f1b", "gpipe", "interleaved", "zb_h1", "zb_h2", "interleaved_zb", *IN_A_V), "1f1b"),
          "chunks": Key(counted("v"), 1),
          "stages": Key(STAGES, ()),
@@ -264,7 +264,10 @@ TABLES: Mapping[str, Table] = {
          "divisor": Key(choice("tokens", "count", "one")),
          "count_axes": Key(COUNT_AXES),
          "assume": Key(choices("equal_counts")),
-         "reference": Key(choice("token_mean", "microbatch_mean", "sum"), "token_mean"),
+         "reference": Key(choice("token_mean", "microbatch_mean", "sample_mean", "sum"), "token_mean", (
+                "reference says what the loss of the single device is: the mean over all tokens, the mean of its "
+                "microbatches' means, the same of which each counts by its samples (sample_mean), or the sum.",
+                "A program is held against it, whatever it divides by.")),
          "per": Key(choice(*PER), "token", (
                 "per says what the loss is a mean over: tokens, or the means of each sequence or of each document.",
                 "A token counts in the mean of its sequence by its weight; sequences, or documents, count alike.")),
@@ -276,10 +279,10 @@ TABLES: Mapping[str, Table] = {
          "term_divisor": Key(choice("tokens", "count", "one"), UNSAID, (
                 "term_divisor says what divides the further terms of the loss, as divisor does for the loss.",
                 "Where nothing is said it is what divides the loss.")),
-         "predictions": Key(choice("added", "apart"), "added", (
+         "predictions": Key(choice("added", "apart", "counted"), "added", (
                 "predictions says how the losses of layers that predict later tokens count: added to the loss of each "
-                "token, times a weight, or apart, as terms of their own.",
-                "Apart they are divided as term_divisor and term_axes say.")),
+                "token, times a weight, or apart, as terms of their own; counted: each a mean over tokens of its own.",
+                "Apart they are divided as term_divisor and term_axes say, by the count of the loss or by their own.")),
          "term_tokens": Key(choice("all", "weighted"), "all", (
                 "term_tokens says of which tokens the further terms of the loss are: of all alike, padding included, "
                 "or of each by its weight, as the loss is.",

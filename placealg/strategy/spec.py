@@ -257,7 +257,8 @@ class Strategy(Shown):
         keys = {**dict.fromkeys(DEFAULTS["tokens"], "tokens"), "per": "loss", "predictions": "loss"}
         said = {key: self.option(table, key) for key, table in keys.items()}
         usual = {key: DEFAULTS[table][key] for key, table in keys.items()}
-        return FrozenMap({key: value for key, value in said.items() if value != usual[key]})
+        samples = {"microbatch_mean": mean} if (mean := self.option("schedule", "microbatch_mean")) == "samples" else {}
+        return FrozenMap({**{key: value for key, value in said.items() if value != usual[key]}, **samples})
 
     def loss(self, data: tuple[str, ...] | None = None) -> Mapping[str, Any]:
         """The loss normaliser with its preset filled in; `data` are the axes that split its tokens on a given model."""

@@ -250,10 +250,10 @@ def _schedule_problems(strategy: Strategy) -> Iterator[Problem]:
             yield ("schedule", "reduction", axis), InputError(
                 f"[schedule] reduction of {axis}: neither gradients nor the optimizer state are S on {axis}, so that "
                 "every rank needs the whole sum; leave it out")
-    if strategy.option("schedule", "microbatch_mean") == "gradients" and "microbatch" in (
-            strategy.loss()["count_axes"] or ()):
+    mean = strategy.option("schedule", "microbatch_mean")
+    if mean != "loss" and "microbatch" in (strategy.loss()["count_axes"] or ()):
         yield ("schedule", "microbatch_mean"), InputError(
-            "[schedule] microbatch_mean is 'gradients', but the loss is divided by the tokens of all microbatches, or "
+            f"[schedule] microbatch_mean is '{mean}', but the loss is divided by the tokens of all microbatches, or "
             "by nothing: no mean over microbatches is taken; leave it out")
     if strategy.option("loss", "scale") == "dynamic" and strategy.option("optimizer", "skip") != "overflow":
         yield ("loss", "scale"), InputError(

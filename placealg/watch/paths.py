@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from placealg.step.event import LOOPED, Event, takes_part
+from placealg.errors import InputError
+from placealg.step.event import COUNTS_OF_SAMPLES, LOOPED, Event, takes_part
 from placealg.step.program import Step
 from placealg.watch.differences import Difference, Table, Tally, Unseen
 from placealg.watch.expected import Route, norm_axes, positions
@@ -254,10 +255,13 @@ class Paths:
             return found
         for event in events:
             if event.value == "loss" and event.verb == "scale" and not event.group:
+                if any(name in COUNTS_OF_SAMPLES for name in event.divisor.names()):
+                    raise InputError(f"{event.path} divides by samples, and a run does not tell how many its rows have")
                 found /= float(event.divisor.evaluate(self.counts))
             if event.value == "loss" and event.verb == "compute" and event.phase == "forward":
                 said = str(event.divisor)
-                counted = next((e.axes for e in events if e.value == "count" and e.verb == "all_reduce"), ())
+                counted = next((e.axes for e in events if e.value == "count" and e.verb == "all_reduce"
+                                and e.unit == event.unit), ())
                 found *= {"tokens": 1.0, "1": float(seed.tokens)}.get(said) or self._share(seed, counted)
         return found
 

@@ -178,6 +178,7 @@ def test_a_strategy_without_attributes_is_the_same_program() -> None:
 
 
 @pytest.mark.parametrize("text", [f'base = "cp_ulysses"\n{ALL}[loss]\nper = "sequence"\n',
+                                  f'base = "dp"\n{ALL}[loss]\nper = "document"\n',
                                   pytest.param(f'base = "zero3*tp_sp"\n{ALL}[loss]\nper = "document"\n',
                                                marks=pytest.mark.slow)])
 def test_the_kernel_of_ops_accepts_attributes_as_tensors(text: str) -> None:
@@ -193,6 +194,16 @@ def test_the_kernel_refuses_what_it_does_not_print(edit: dict[str, object]) -> N
     step = pa.edit(derived(f'base = "cp"\n{ALL}', "rotary"), edit)
     with pytest.raises(Outside, match=r"counts|weights|reads|layout"):
         printed(step)
+
+
+@pytest.mark.parametrize("edit", [
+    {"move": "forward.data.documents.slice[dp]", "after": CORE},
+    {"insert": {"verb": "free", "value": "data.documents", "version": "dp", "unit": "layer"}, "after": CORE}])
+def test_a_slice_that_layers_read_too_early_or_the_loss_too_late_is_not_accepted(edit: dict[str, object]) -> None:
+    """What each layer slices alike stands before their loop, for the loss to read: unless a layer reads it before."""
+    step = derived(f'base = "dp"\n{DOCUMENTS}[loss]\nper = "document"\n')
+    assert accepts(printed(step))
+    assert not accepts(printed(pa.edit(step, edit)))
 
 
 @pytest.mark.parametrize("seed", range(2))

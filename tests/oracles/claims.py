@@ -145,9 +145,10 @@ def compare(machine: Machine, table: Table, found: Found) -> None:
     for name, slot in (("norm", machine.slot), ("skip", machine.skip)):
         if slot and slot.defined and slot.counted.held:
             _looks(table, name, slot, found)
-    if machine.count is not None and known(machine.count):
+    counted = machine.counts.get("loss")
+    if counted is not None and known(counted):
         for rank in table.ranks:
-            count, got = table.world.number(machine.count, rank), table.partial.get("count", {}).get(rank)
+            count, got = table.world.number(counted, rank), table.partial.get("count", {}).get(rank)
             found.add("count", f"count on {rank}", count, count == got, got)
 
 

@@ -18,7 +18,11 @@ WIDTH, ROWS, LONG = 4, 3, 4
 
 @dataclass(frozen=True)
 class Case:
-    """A training step in words: axes, attributes of tokens, the loss and what divides it, and what is wrong."""
+    """A training step in words: axes, attributes of tokens, the loss and what divides it, and what is wrong.
+
+    `samples`: a microbatch counts by its samples. `later`: there is a loss of the token after the next, with a count of
+    its own over these axes.
+    """
 
     dp: bool = False
     cp: bool = False
@@ -30,6 +34,8 @@ class Case:
     reference: str = "token_mean"
     equal: bool = False
     fault: str = ""
+    samples: bool = False
+    later: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,13 @@ class Batch:
     rank: Array
     microbatch: Array
     owner: Array
+    samples: Array
+
+    def further(self) -> Batch:
+        """The batch with the weight of the next token of its document at each place."""
+        ahead = np.zeros_like(self.weight)
+        ahead[:, :-1] = np.where(self.document[:, :-1] == self.document[:, 1:], self.weight[:, 1:], 0)
+        return replace(self, weight=ahead)
 
 
 def batch(case: Case, dp: int, cp: int, m: int, draw: np.random.Generator) -> Batch:
@@ -68,11 +81,18 @@ def batch(case: Case, dp: int, cp: int, m: int, draw: np.random.Generator) -> Ba
             weight[row, owner == part] = draw.permutation([2, 2, 1, 0])
     elif not case.equal and len(cells) > 1:
         weight[:ROWS - 2] = 0
+    if case.later is not None and case.per != "token":
+        for row in np.flatnonzero(draw.random(count) < 0.5):
+            alone = weight[row] * (np.arange(length) == 0)
+            alone[starts[row]] = weight[row, starts[row]] * (case.per == "document")
+            weight[row] = alone
     weight[ROWS - 1::ROWS] = 0
     position = np.arange(length) - np.where(document, starts[:, None], 0)
     if case.rotary != "data" and case.rotary:
         position = np.broadcast_to(np.arange(length), (count, length))
-    return Batch(draw.normal(size=(count, length, WIDTH)), weight, document, position, rank, microbatch, owner)
+    x = draw.normal(size=(count, length, WIDTH))
+    samples = draw.integers(1, 3, count) * weight.any(1)
+    return Batch(x, weight, document, position, rank, microbatch, owner, samples)
 
 
 def turned(y: Array, angle: Array, sign: int = 1) -> Array:
@@ -109,8 +129,12 @@ def believed(case: Case, b: Batch) -> View:
     return View(position, key, asked, b.document, case.documents and case.fault != "no mask")
 
 
-def gradient(case: Case, b: Batch, view: View, each: Array, theta: dict[str, Array]) -> dict[str, Array]:
-    """The gradient of the sum of `each` token's loss times its number: attention forward, and by hand backward."""
+def gradient(case: Case, b: Batch, view: View, each: Array, further: Array,
+             theta: dict[str, Array]) -> dict[str, Array]:
+    """The gradient of the sum of `each` token's loss times its number: attention forward, and by hand backward.
+
+    `further` are the numbers by which the losses of later tokens count.
+    """
     length = b.x.shape[1]
     x = b.x if case.rotary else b.x + theta["table"][view.query]
     angles = theta["angles"]
@@ -127,9 +151,9 @@ def gradient(case: Case, b: Batch, view: View, each: Array, theta: dict[str, Arr
     share = np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)
     out = (share @ v) @ theta["o"] + x
     logit = out @ theta["w"]
-    dlogit = each * logit
-    dw = np.einsum("rs,rsh->h", dlogit, out)
-    dout = dlogit[..., None] * theta["w"]
+    dlogit, dlater = each * logit, further * (out @ theta["later"])
+    dw, dw_later = (np.einsum("rs,rsh->h", d, out) for d in (dlogit, dlater))
+    dout = dlogit[..., None] * theta["w"] + dlater[..., None] * theta["later"]
     do = np.einsum("rsh,rsk->hk", share @ v, dout)
     dmixed = dout @ theta["o"].T
     dshare = dmixed @ v.transpose(0, 2, 1)
@@ -139,7 +163,7 @@ def gradient(case: Case, b: Batch, view: View, each: Array, theta: dict[str, Arr
     if case.rotary:
         dq, dk = turned(dq, angles[view.query], -1), turned(dk, angles[view.key], -1)
     found = {name: np.einsum("rsh,rsk->hk", x, d) for name, d in (("q", dq), ("k", dk), ("v", dv))}
-    found |= {"w": dw, "o": do}
+    found |= {"w": dw, "later": dw_later, "o": do}
     if not case.rotary:
         dx = dq @ theta["q"].T + dk @ theta["k"].T + dv @ theta["v"].T + dout
         table = np.zeros_like(theta["table"])
@@ -176,6 +200,7 @@ def counted(case: Case, b: Batch, per: Array, wrong: bool) -> Array:
 def factors(case: Case, b: Batch, dp: int, cp: int, m: int) -> Array:
     """By what each token's share is multiplied on its rank, in its microbatch: one over the divisor."""
     _, per = shares(case, b, True)
+    own = case.fault == "local samples"
     mine = counted(case, b, per, True)
     if case.divisor == "one":
         return np.ones(b.weight.shape)
@@ -187,7 +212,9 @@ def factors(case: Case, b: Batch, dp: int, cp: int, m: int) -> Array:
         rows = rows & (np.ones_like(rows) if not alone and "microbatch" in case.over else b.microbatch == k)
         parts = np.ones(b.owner.shape, bool) if not cut or (not alone and "cp" in case.over) else b.owner == c
         count = mine[rows][:, parts].sum() if cut else mine[rows].sum()
-        for axis, size, split in (("dp", dp, True), ("cp", cp, cut), ("microbatch", m, True)):
+        part = b.samples[(b.microbatch == k) & ((b.rank == r) | (not own))].sum() / b.samples.sum()
+        means = 1 / part if case.samples and part else 0 if case.samples else m
+        for axis, size, split in (("dp", dp, True), ("cp", cp, cut), ("microbatch", means, True)):
             count = count * (size if split and (alone or axis not in case.over) else 1)
         here = ((b.rank == r) & (b.microbatch == k))[:, None] & ((b.owner == c) | (not cut))[None]
         found[here] = 1 / count if count else np.inf
@@ -201,7 +228,9 @@ def wanted(case: Case, b: Batch, m: int) -> Array:
         return np.ones(b.weight.shape)
     if case.reference == "token_mean":
         return np.full(b.weight.shape, 1 / per.sum())
-    each = np.array([1 / (m * max(1, per[b.microbatch == k].sum())) for k in range(m)])
+    parts = [b.samples[b.microbatch == k].sum() / b.samples.sum() if case.reference == "sample_mean" else 1 / m
+             for k in range(m)]
+    each = np.array([parts[k] / max(1, per[b.microbatch == k].sum()) for k in range(m)])
     return np.broadcast_to(each[b.microbatch][:, None], b.weight.shape)
 
 
@@ -212,8 +241,14 @@ def agrees(case: Case, sizes: tuple[int, int, int], seed: int) -> bool:
     b = batch(case, dp, cp, m, draw)
     theta = {name: draw.normal(size=(WIDTH, WIDTH)) / 2 for name in ("q", "k", "v", "o")}
     theta |= {"w": draw.normal(size=WIDTH), "table": draw.normal(size=(b.x.shape[1], WIDTH)),
-              "angles": draw.uniform(0, 6, b.x.shape[1])}
+              "angles": draw.uniform(0, 6, b.x.shape[1]), "later": draw.normal(size=WIDTH)}
     right = replace(case, fault="")
-    one = gradient(right, b, believed(right, b), shares(right, b, False)[0] * wanted(right, b, m), theta)
-    all_ranks = gradient(case, b, believed(case, b), shares(case, b, True)[0] * factors(case, b, dp, cp, m), theta)
+    ahead, aim, made = b.further(), np.zeros(b.weight.shape), np.zeros(b.weight.shape)
+    if case.later is not None:
+        later, counts = replace(right, divisor="count", over=case.later), b if case.fault == "first count" else ahead
+        aim = shares(later, ahead, False)[0] * wanted(later, ahead, m)
+        made = shares(later, ahead, False)[0] * factors(later, counts, dp, cp, m)
+    one = gradient(right, b, believed(right, b), shares(right, b, False)[0] * wanted(right, b, m), aim, theta)
+    all_ranks = gradient(case, b, believed(case, b), shares(case, b, True)[0] * factors(case, b, dp, cp, m), made,
+                         theta)
     return all(np.allclose(one[name], all_ranks[name], rtol=1e-7, atol=1e-9) for name in one)

@@ -8,6 +8,7 @@ is plain data, canonical on construction, so that equal means equal; no solver i
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,22 +46,38 @@ def _moved(places: Mapping[str, Position], axis: str, there: Position) -> Frozen
     return FrozenMap({a: there if (a, p) == (axis, DEVICE) else elsewhere(p, axis, there) for a, p in places.items()})
 
 
-def count_name(cell: Mapping[str, str]) -> str:
-    """The symbol of the number of tokens in a cell: axes (and `microbatch`) fixed at positions, others summed.
+_COUNT = re.compile(r"N(?:\((\w+)\))?\[(.*)\]")
 
-    >>> count_name({"dp": "c", "microbatch": "unit"})
-    'N[dp@c,microbatch@unit]'
+
+def count_name(cell: Mapping[str, str], of: str = "") -> str:
+    """The symbol of a number in a cell: axes (and `microbatch`) fixed at positions, others summed.
+
+    It is one of the tokens that are followed, or of what else is counted: `samples`, or tokens of another loss.
+
+    >>> count_name({"dp": "c", "microbatch": "unit"}), count_name({}, "samples")
+    ('N[dp@c,microbatch@unit]', 'N(samples)[]')
     """
-    return f"N[{','.join(f'{a}@{p}' for a, p in sorted(cell.items()))}]"
+    inside = ",".join(f"{a}@{p}" for a, p in sorted(cell.items()))
+    return f"N({of})[{inside}]" if of else f"N[{inside}]"
 
 
 def count_cell(name: str) -> dict[str, Position] | None:
     """The cell of a count symbol, or None when `name` is another symbol."""
-    if not name.startswith("N["):
+    found = _COUNT.fullmatch(name) if name.startswith("N") else None
+    if found is None:
         return None
-    inside = name[2:-1]
-    pairs = (part.split("@") for part in inside.split(",") if inside)
+    pairs = (part.split("@") for part in found[2].split(",") if part)
     return {axis: Position(position) for axis, position in pairs}
+
+
+def counts_of(name: str) -> str:
+    """What a count symbol counts, as `count_name` has it.
+
+    >>> counts_of("N[dp@c]"), counts_of("N(samples)[]")
+    ('', 'samples')
+    """
+    found = _COUNT.fullmatch(name)
+    return (found[1] or "") if found else ""
 
 
 def each_cell(coefficient: Monomial, change: Callable[[dict[str, Position]], Mapping[str, Position]]) -> Monomial:
@@ -68,7 +85,7 @@ def each_cell(coefficient: Monomial, change: Callable[[dict[str, Position]], Map
     changed = Monomial(coefficient.coefficient)
     for name, power in coefficient.powers:
         cell = count_cell(name)
-        changed = changed * Monomial.of(name if cell is None else count_name(change(cell))) ** power
+        changed = changed * Monomial.of(name if cell is None else count_name(change(cell), counts_of(name))) ** power
     return changed
 
 

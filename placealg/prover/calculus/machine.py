@@ -91,7 +91,7 @@ class Machine:
     values: dict[Key, Value] = field(default_factory=dict)
     slot: Slot | None = None
     skip: Slot | None = None
-    count: Monomial | None = None
+    counts: dict[str, Monomial] = field(default_factory=dict)
     seed: Monomial | None = None
     started: Monomial | None = None
     terms: dict[str, Monomial | None] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Machine:
         """The same state, with a copy of the log or with an empty one."""
         reads, updates, relied = (self.reads[:], self.updates[:], self.relied[:]) if log else ([], [], [])
         return type(self)(self.reference, self.group, self.site, self.flows, dict(self.versions), dict(self.stored),
-                          dict(self.values), self.slot, self.skip, self.count, self.seed, self.started,
+                          dict(self.values), self.slot, self.skip, dict(self.counts), self.seed, self.started,
                           dict(self.terms), set(self.begun), reads, updates, relied, self.steps)
 
     @property
@@ -123,8 +123,8 @@ class Machine:
 
     def snapshot(self) -> tuple[object, ...]:
         """Equal snapshots mean equal states."""
-        return (dict(self.versions), dict(self.stored), dict(self.values), self.slot, self.skip, self.count,
-                self.seed)
+        return (dict(self.versions), dict(self.stored), dict(self.values), self.slot, self.skip,
+                dict(self.counts), self.seed)
 
     def begin(self) -> None:
         """Begin a microbatch: what the one before left in the network is stale."""
@@ -144,7 +144,8 @@ class Machine:
         later.stored = {}
         later.values = {k: v.stale() for k, v in self.values.items()}
         later.skip = later.skip and STALE
-        later.slot = later.count = later.seed = None
+        later.slot = later.seed = None
+        later.counts = {}
         later.begin()
         later.steps += 1
         return later

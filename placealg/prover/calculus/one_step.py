@@ -89,7 +89,7 @@ def run_step(start: Machine, program: Program, case: Case, index: int = 0, share
     Runs from the same start with the same `shared` run the microbatches once with which their loops begin alike.
     """
     machine = start.copy()
-    machine.count = None  # a step starts without the counts of earlier steps, of init and of resume
+    machine.counts = {}  # a step starts without the counts of earlier steps, of init and of resume
     whole, known = True, {} if shared is None else shared
     for looped, events in itertools.groupby(program.step, key=lambda e: e.phase in LOOPED):
         if not looped:
@@ -225,7 +225,7 @@ def _apart(start: Machine, between: Machine, end: Machine, event: Event, iterati
     states if, after the first forward and before the last backward, no copy of one changes.
     """
     changed: list[tuple[str, str]] = []
-    if between.count != end.count and iteration.position not in ("last", "only"):
+    if between.counts != end.counts and iteration.position not in ("last", "only"):
         changed.append(("count", ""))
     changed += [k for k in {*start.values, *between.values} if start.value(*k) != between.value(*k) and not alone]
     if changed:
@@ -243,7 +243,7 @@ def _before_weights(between: Machine, end: Machine, event: Event) -> None:
     """
     changed = [k for k in {*between.versions, *end.versions} if between.version(*k) != end.version(*k)]
     changed += [k for k in {*between.values, *end.values} if between.value(*k) != end.value(*k)]
-    if changed or between.count != end.count:
+    if changed or between.counts != end.counts:
         raise NoRule(event.path, "the backward for the weights runs behind later backwards for inputs, and each of "
                      f"these changes {', '.join(v for v, _ in sorted(changed)) or 'the count'} of {end.group.name}")
 
@@ -257,5 +257,5 @@ def _in_turn(start: Machine, between: Machine, behind: tuple[Event, ...]) -> Non
             raise NoRule(event.path, "a backward for inputs behind one for the weights of its microbatch")
         if event.phase == "forward":
             raise NoRule(event.path, "a forward behind a backward of its microbatch, in a pipeline")
-        if between.count != start.count and "count" in event.divisor.names():
+        if any(between.counts.get(c) != start.counts.get(c) for c in start.reference.counters_of(event)):
             raise NoRule(event.path, "in a pipeline the next forward may have changed the count")

@@ -114,9 +114,13 @@ def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None
     twice with several classes, because its contributions cannot be added class by class.
     """
     new = part.held[min(machine.site.part, len(part.held) - 1)]
-    named = {name for term in new.terms for name in term.coefficient.names() if name.startswith(SEED)}
-    seeds = {name: machine.started if name == SEED else _own_seed(machine, name, iteration) for name in sorted(named)}
-    if None in seeds.values():
+    named = seeds_in(new)
+    foreign = any(loss_of(name, machine.flows) not in ("", machine.site.loss) for name in named)
+    seeds = {} if foreign else {
+        name: machine.started if name == SEED else _own_seed(machine, name, iteration) for name in sorted(named)}
+    if foreign:
+        new = replace(new, terms=())
+    elif None in seeds.values():
         new = replace(new, terms=(), garbage=new.garbage or iteration.active)
     elif part.use != machine.site.use or not iteration.active:
         new = replace(new, terms=())
@@ -132,6 +136,19 @@ def _receive(machine: Machine, part: GradientPart, iteration: Iteration) -> None
         first = _of_the_last_unit(machine, part)
     machine.values["grad", "device"] = new if first else _held(machine).plus(new)
     machine.begun |= {part.parameter, part.use}
+
+
+def seeds_in(value: Value) -> set[str]:
+    """The symbols of the gradients from which backwards started that a value counts."""
+    return {name for term in value.terms for name in term.coefficient.names() if name.startswith(SEED)}
+
+
+def loss_of(seed: str, flows: Flows | None) -> str:
+    """The loss of an op graph whose tokens the backward that started with a seed counts; of whole units "", any."""
+    if flows is None or flows.step.reference.whole:
+        return ""
+    losses = flows.step.reference.losses
+    return losses[0] if seed == SEED else flows.step.reference.counter(flows.step.event(started_by(seed)))
 
 
 def _own_seed(machine: Machine, name: str, iteration: Iteration) -> Monomial | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from placealg.arith import ONE, Monomial
+from placealg.models.tokens import weights_of_loss
 from placealg.prover.calculus import versions
-from placealg.prover.calculus.contribution import count_cell, count_name, depends, each_cell, exists
+from placealg.prover.calculus.contribution import count_cell, count_name, counts_of, depends, each_cell, exists
 from placealg.prover.calculus.event_ranks import pairs
 from placealg.prover.calculus.machine import Machine, Read
 from placealg.prover.calculus.microbatches import Iteration
@@ -19,7 +20,7 @@ from placealg.prover.calculus.positions import (
     varies,
 )
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, Version
-from placealg.step.event import MICROBATCH, PADDING
+from placealg.step.event import COUNT, COUNTS_OF_SAMPLES, MICROBATCH, PADDING, SAMPLES_HERE
 from placealg.step.program import LOOPED, Event, Reference
 from placealg.step.split import split_of
 from placealg.strategy.vocabulary import NONE
@@ -58,10 +59,11 @@ def divisor(machine: Machine, event: Event, iteration: Iteration) -> Monomial | 
         factor = Monomial.of(name)
         if name == "tokens":
             factor = Monomial.of(tokens(machine, event, iteration))
-        elif name == "count":
-            if machine.count is None:
+        elif name in (COUNT, *COUNTS_OF_SAMPLES):
+            counted = machine.counts.get(machine.reference.counter(event, name))
+            if counted is None:
                 return None
-            factor = machine.count
+            factor = counted
         elif name == PADDING:
             factor = _padding(event)
         result = result * factor**power
@@ -78,7 +80,21 @@ def _padding(event: Event) -> Monomial:
     return Monomial.of(f"{PADDED}{shards}") / Monomial.of(f"{ELEMENTS}{shards}")
 
 
-def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
+def counted(machine: Machine, event: Event, iteration: Iteration) -> str:
+    """The symbol of what a count is of, on a rank: samples, tokens that are followed, or those of another loss.
+
+    Samples are of rows: along an axis that splits no row each rank has all.
+    """
+    if event.unit in COUNTS_OF_SAMPLES:
+        rows = (a for a in machine.reference.data_axes if loss_dim(machine.reference, a) == "batch")
+        return count_name(_inside(event, iteration, dict.fromkeys(rows, DEVICE)), SAMPLES_HERE)
+    read = next((name for name, _ in event.operands), weights_of_loss(event.unit))
+    losses = (machine.flows.step if machine.flows else machine).reference.losses
+    loss = next(name for name in losses if weights_of_loss(name) == read)
+    return tokens(machine, event, iteration, "" if loss == machine.site.loss else loss)
+
+
+def tokens(machine: Machine, event: Event, iteration: Iteration, of: str = "") -> str:
     """The symbol of the rank's number of tokens: in this microbatch inside the loop, in all microbatches outside.
 
     A loss counts tokens along the axes that split its operand; any other event counts them along the data axes.
@@ -88,14 +104,18 @@ def tokens(machine: Machine, event: Event, iteration: Iteration) -> str:
     if event.path in summed:
         apart = {(axis, position) for axis, position in summed[event.path] if dim_of(position)}
         for axis, dim in ((a, dim_of(p)) for a, p in sorted(apart)):
-            if dim != _loss_dim(machine.reference, axis):
+            if dim != loss_dim(machine.reference, axis):
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, unlike its data")
             if dim == "batch" and axis not in machine.reference.data_axes:
                 raise NoRule(event.path, f"tokens of a loss that {axis} splits along {dim}, not known to divide")
         cell = {axis: DEVICE for axis, _ in apart}
-    if event.phase in LOOPED:
-        cell[MICROBATCH] = UNIT if iteration.active else Position(iteration.position)
-    return count_name(cell)
+    return count_name(_inside(event, iteration, cell), of)
+
+
+def _inside(event: Event, iteration: Iteration, cell: dict[str, Position]) -> dict[str, Position]:
+    """A cell of this microbatch, inside the loop over them."""
+    here = {MICROBATCH: UNIT if iteration.active else Position(iteration.position)}
+    return {**cell, **here} if event.phase in LOOPED else cell
 
 
 def leave(machine: Machine, event: Event) -> None:
@@ -111,10 +131,10 @@ def leave(machine: Machine, event: Event) -> None:
     names = {n for value in held for term in value.terms for n in term.coefficient.names()}
     if any((count_cell(n) or {}).get(MICROBATCH) in (MIDDLE, EARLIER) for n in names):
         raise NoRule(event.path, f"a gradient of {machine.group.name} keeps what another microbatch counted")
-    machine.count = machine.count and each_cell(machine.count, earlier)
+    machine.counts = {name: each_cell(count, earlier) for name, count in machine.counts.items()}
 
 
-def _loss_dim(reference: Reference, axis: str) -> str:
+def loss_dim(reference: Reference, axis: str) -> str:
     """The dim by which an axis splits the operand of the loss."""
     dim = split_of(reference.dims.get(axis, ()), reference.graph.ops[-1], reference.graph)
     return "batch" if dim in ("", NONE) else dim
@@ -137,6 +157,6 @@ def count_over(count: Monomial, axis: str) -> Monomial | None:
         if cell and depends(Monomial.of(name), axis):
             if power != 1 or cell.get(axis) != DEVICE or any(varies(p) == axis for p in cell.values()):
                 return None
-            name = count_name({a: p for a, p in cell.items() if a != axis})
+            name = count_name({a: p for a, p in cell.items() if a != axis}, counts_of(name))
         total = total * Monomial.of(name) ** power
     return total

@@ -23,9 +23,9 @@ from placealg.prover.calculus.places import (
     NoRule,
     at_places,
     count_over,
+    counted,
     divisor,
     observe,
-    tokens,
 )
 from placealg.prover.calculus.positions import Pairs, Position, of_any, owner, rank
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Guarded, Guards, Leaf, Version
@@ -191,8 +191,9 @@ def _copy_tier(machine: Machine, event: Event, _: Iteration) -> None:
 
 def _compute(machine: Machine, event: Event, iteration: Iteration) -> None:
     if event.value == "count":
-        summed = not event.where and not any(version.label for version in event.operands)
-        machine.count = Monomial.of(tokens(machine, event, iteration)) if summed else None
+        machine.counts.pop(event.unit, None)
+        if not event.where and not any(version.label for version in event.operands):
+            machine.counts[event.unit] = Monomial.of(counted(machine, event, iteration))
         return
     if event.value == "skip":
         apart = _apart(machine)  # a flag checked at one end counts only there
@@ -265,13 +266,11 @@ def _all_reduce(machine: Machine, event: Event, _: Iteration) -> None:
             found = machine.skip.summed(event.axes, False, machine.reference.unrolled)
             machine.skip = replace(found, defined=found.defined and not event.where)
         return
-    if machine.count is None or event.where:
-        machine.count = None
-        return
-    count: Monomial | None = machine.count
+    count = machine.counts.pop(event.unit, None)
     for axis in event.axes:
         count = count_over(count, axis) if count is not None else None
-    machine.count = count / Monomial.of(*event.axes) if count is not None and mean else count
+    if count is not None and not event.where:
+        machine.counts[event.unit] = count / Monomial.of(*event.axes) if mean else count
 
 
 def _norm(machine: Machine, event: Event, _: Iteration) -> None:

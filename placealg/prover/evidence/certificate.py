@@ -50,6 +50,7 @@ _LEGEND = (
     "other:L@dp, any:L@dp: the owner of another element of the matrix, of any element; peer@dp, counter@dp: any rank",
     "unit@dp, path/d@dp, at:d@dp: the rank that computes the unit, that owns an index of dim d",
     "N[dp@c,microbatch@unit]: the tokens there, summed over axes that are not named; #cell: of each cell, equal counts",
+    "N(samples)[microbatch@unit]: the samples there; N(LOSS)[...]: the tokens of another loss than the one followed",
 )
 
 _OF_ORDER = (

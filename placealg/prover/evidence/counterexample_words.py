@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from placealg.arith import ONE, Monomial
 from placealg.polynomial import Polynomial
 from placealg.prover import correct
-from placealg.prover.calculus.contribution import EXISTS, OPAQUE, SIZE_ONE, Equality, Term, Value, count_cell, merged
+from placealg.prover.calculus.contribution import (
+    EXISTS,
+    OPAQUE,
+    SIZE_ONE,
+    Equality,
+    Term,
+    Value,
+    count_cell,
+    counts_of,
+    merged,
+)
 from placealg.prover.calculus.places import ELEMENTS, PADDED
 from placealg.prover.calculus.positions import (
     DEVICE,
@@ -29,6 +39,7 @@ from placealg.prover.calculus.positions import (
 from placealg.prover.calculus.versions import CURRENT, GARBAGE, NEXT, UNHELD, Choice, Guarded, Version
 from placealg.prover.evidence import symbols
 from placealg.prover.evidence.symbols import CELL
+from placealg.step.event import SAMPLES_HERE
 from placealg.step.program import Reference
 
 HELD = {CURRENT: "the copy of the step's start", NEXT: "the updated copy", GARBAGE: "a stale or undefined copy",
@@ -236,7 +247,7 @@ def mass(terms: tuple[Term, ...], want: Monomial, reference: Reference, place: M
             part = part * _share(axis, said, place.ranks(axis, reference), place)
         total = total + part
     kept = total.monomials()
-    if any(OPAQUE in str(p) or "N[" in str(p) for p in kept):
+    if any(OPAQUE in str(p) or any(count_cell(n) is not None for n in p.names()) for p in kept):
         return None
     return total
 
@@ -279,7 +290,8 @@ def tell(weight: Monomial) -> str:
     for name, power in weight.powers:
         cell = count_cell(name)
         if cell is not None:
-            name = f"tokens[{', '.join(cell)}]" if cell else "tokens_total"
+            what = {"": "tokens", SAMPLES_HERE: SAMPLES_HERE}.get(of := counts_of(name), f"tokens_{of}")
+            name = f"{what}[{', '.join(cell)}]" if cell else f"{what}_total"
         elif name == CELL:
             name = "tokens_per_cell"
         elif name.startswith((PADDED, ELEMENTS)):

@@ -51,6 +51,7 @@ from placealg.prover.verdict import (
     Report,
     Verdict,
 )
+from placealg.step.event import COUNT, COUNTS_OF_SAMPLES
 from placealg.step.pipeline import FIRST, LAST
 from placealg.step.program import LOOPED, STEP_PHASES, Event, Step
 
@@ -138,7 +139,7 @@ def degree(step: Step, axis: str) -> int:
     per_group = [sum(e.group == g.name for e in along) for g in step.reference.groups]
     shared = sum(not e.group for e in along)
     means = max((sum(e.op == "mean" for e in along if e.group == g.name) for g in step.reference.groups), default=0)
-    each = {axis: 1, "count": sum(e.value == "count" for e in along)}
+    each = {axis: 1, **dict.fromkeys((COUNT, *COUNTS_OF_SAMPLES), sum(e.value == "count" for e in along))}
     divided = Counter[str]()
     for event in step.events:
         divided[event.group] += _runs(event) * sum(abs(power) * each.get(n, 0) for n, power in event.divisor.powers)
@@ -313,12 +314,14 @@ def _no_degree(step: Step) -> str:
 
 def _counts_of_ranks(step: Step) -> bool:
     """Whether a divisor reads a count before it is summed over the axes of the data."""
-    summed = set[str]()
+    reference, summed = step.reference, dict[str, set[str]]()
+    rows = {a for a in reference.data_axes if "batch" in reference.dims.get(a, ())}
     for looped, events in groupby(step.phase(*STEP_PHASES), key=lambda e: e.phase in LOOPED):
         for event in list(events) * (2 if looped else 1):
             if event.value == "count":
-                summed = summed.union(event.axes) if event.effect.sums else set()
-            elif "count" in event.divisor.names() and not summed.issuperset(step.reference.data_axes):
+                summed[event.unit] = summed.get(event.unit, set()).union(event.axes) if event.effect.sums else set()
+            elif any(not summed.get(c, set()) >= (rows if c in COUNTS_OF_SAMPLES else {*reference.data_axes})
+                     for c in reference.counters_of(event)):
                 return True
     return False
 

@@ -16,11 +16,11 @@ from typing import Any
 import z3
 
 from placealg.arith import ONE, Monomial
-from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, count_cell
+from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, count_cell, counts_of
 from placealg.prover.calculus.positions import DEVICE, LAST, UNIT, Position, excluded, is_rank, varies
 from placealg.prover.evidence.logic import and_
 from placealg.prover.evidence.solver import text_of
-from placealg.step.event import MICROBATCH
+from placealg.step.event import MICROBATCH, SAMPLES_HERE
 
 Bool = Any
 Int = Any
@@ -151,7 +151,7 @@ def _denominator(monomials: Iterable[Monomial]) -> Monomial:
 
 
 def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
-    """The monomial if all cells hold equally many tokens: every count becomes its number of cells times CELL.
+    """The monomial if all cells hold equally many tokens: every count of them becomes its number of cells times CELL.
 
     The cells are those of `axes`; every other axis divides the tokens of a cell evenly.
     """
@@ -159,7 +159,7 @@ def clear_counts(monomial: Monomial, axes: tuple[str, ...]) -> Monomial:
     for name, power in monomial.powers:
         cell = count_cell(name)
         factor = Monomial.of(name)
-        if cell is not None:
+        if cell is not None and not counts_of(name):
             factor = Monomial.of(CELL)
             for axis in axes:
                 if axis not in cell:
@@ -183,10 +183,12 @@ def ranges(axes: Iterable[str], positions: Iterable[tuple[str, Position]]) -> li
 def count_premises(names: Iterable[str]) -> list[Bool]:
     """Token counts are realisable: monotone in the cell, functions of the cell, positive in the unit's own cell."""
     cells = {n: count_cell(n) or {} for n in sorted(set(names))}
-    premises = [symbol(n) >= (1 if set(c.values()) <= {UNIT} else 0) for n, c in cells.items()]
+    here = ("", SAMPLES_HERE)  # the unit is a token, of a sample; of another loss there may be none
+    premises = [symbol(n) >= (1 if set(c.values()) <= {UNIT} and counts_of(n) in here else 0)
+                for n, c in cells.items()]
     for small, inner in cells.items():
         for large, outer in cells.items():
-            if small == large or not set(outer) <= set(inner):
+            if small == large or not set(outer) <= set(inner) or counts_of(small) != counts_of(large):
                 continue
             together = [coordinate(a, inner[a]) == coordinate(a, outer[a]) for a in outer if inner[a] != outer[a]]
             alone = [size(a) == 1 for a in inner if a not in outer]

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
-from placealg.models.tokens import WEIGHTS
+from placealg.prover.calculus.places import loss_dim
 from placealg.prover.kernel.fields import check_fields
 from placealg.prover.kernel.instructions import MICRO, Cell, number_of
 from placealg.prover.kernel.loop_ends import apart
@@ -41,22 +41,22 @@ from placealg.prover.kernel.program import (
     Zero,
 )
 from placealg.prover.kernel.single import (
-    COUNTED,
     NORM,
     SKIP,
     TOKENS,
-    beyond,
     counted_alike,
     counted_over,
+    each_counted,
+    summed_by,
     targets,
-    weight_in,
 )
 from placealg.prover.kernel.stages import one_after_the_other
 from placealg.prover.kernel.symbols import ROOT
-from placealg.step.event import MICROBATCH, Event, dim_of
+from placealg.step.event import COUNTS_OF_SAMPLES, MICROBATCH, Event
 from placealg.step.lower import lowered
 from placealg.step.program import EventLoop, Node, Step
 from placealg.step.verbs import COUNTERS
+from placealg.step.versions import origins
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ def printed(step: Step) -> Program:
 def numbered(step: Step) -> Step:
     """The step with its microbatches as a dim of their own, where each has tokens of its own to divide by."""
     reference, graph = step.reference, step.reference.graph
-    if reference.weighting != "microbatch_mean" or counted_alike(reference):
+    if reference.weighting != "sample_mean" and (reference.weighting != "microbatch_mean" or counted_alike(reference)):
         return step
     dims = FrozenMap({MICROBATCH: Monomial.of("m")})
     split = {name: replace(t, dims=dims.plus(t.dims)) for name, t in graph.tensors.items() if "batch" in t.dims}
@@ -90,6 +90,17 @@ def phase_of(node: Node) -> str:
     return node.phase if isinstance(node, Event) else phase_of(node.body[0])
 
 
+def touches(event: Event, made: Event) -> bool:
+    """Whether an event reads, makes or frees the copy of a tensor that another one makes, or one that derives from it.
+
+    An event that frees without a version, a region or what an op made, may free any copy.
+    """
+    if event.verb == "free" and event.tensor != made.tensor:
+        return not event.version
+    read = [(v.tensor, v.label) for v in event.operands] or [(event.tensor, event.version)]
+    return any(name == made.tensor and made.version in origins(label) for name, label in read)
+
+
 class _Printer(Parameters):
     """The loops and phases of a program."""
 
@@ -108,9 +119,10 @@ class _Printer(Parameters):
         if len(assigns) > 1 or any(e.on_gradient != node.reverse for e in assigns):
             raise Outside(assigns[0].path, "it is handed on twice, or the other way")
         handing = assigns[0] if assigns else None
-        before = events[:events.index(handing)] if handing else []
-        sliced = [e for e in before if e.verb == "slice" and e.tensor in self.alone.data]
-        for self.event in sliced:  # the same in each instance: what enters the first is there before the loop
+        entered = events.index(handing) if handing else 0
+        sliced = [e for k, e in enumerate(events) if e.verb == "slice" and e.tensor in self.alone.data and (
+            k < entered or not any(touches(other, e) for other in events[:k]))]
+        for self.event in sliced:  # the same in each instance: it is there before the loop, and behind it
             self.on_event(self.event)
         entering = self.alone.entering[node.name][node.reverse]
         last = Last(self.symbols.unit(node.name))
@@ -199,16 +211,19 @@ class _Printer(Parameters):
                     self.summed_by_a_loss(self.sent_from(v.tensor, v.label))
                 self.divided[e.unit] = {}
                 self.divided_by.pop(e.unit, None)
+                for name in COUNTS_OF_SAMPLES:
+                    self.divided_by.pop(name, None)
             if e.unit not in self.divided:
                 raise Outside(e.path, "a loss that was not computed is divided")
             divided, by = self.divided[e.unit], dict(e.divisor.powers)
+            for counter in self.reference.counters_of(e):
+                count = self.count.get(counter)
+                if counter not in self.counted and (count is None or
+                                                    self.divided_by.setdefault(counter, count) != count):
+                    raise Outside(e.path, "it is not divided by one count that was made")
             if e.unit in self.counted:
                 counts = by.pop("count", 0)
                 by |= {n: by.get(n, 0) + counts * power for n, power in self.counted[e.unit].items()}
-            elif "count" in by:
-                count = self.count.get(e.unit)
-                if count is None or self.divided_by.setdefault(e.unit, count) != count:
-                    raise Outside(e.path, "it is not divided by one count that was made")
             divided.update({name: divided.get(name, 0) + power for name, power in by.items()})
         elif e.value == "count":
             self.on_count(e)
@@ -243,7 +258,7 @@ class _Printer(Parameters):
                 body = self.microbatch(node)
                 parts.append(self.alike(before, methodcaller("microbatch", node), body, "a microbatch"))
             elif isinstance(node, Event) and (node.value, node.verb) == ("count", "compute") and \
-                    not counted_alike(self.reference):
+                    not self.of_numbers(node):
                 check_fields(node)
                 parts.extend(self.counted_before(node))
             else:
@@ -288,48 +303,52 @@ class _Printer(Parameters):
             raise Outside("", f"what {what} leaves of the states is not what it found")
         return again
 
-    def on_count(self, e: Event) -> None:
-        """A rank's tokens are counted in a microbatch, or in all; or counts of ranks are added up.
+    def of_numbers(self, e: Event) -> bool:
+        """Whether a count is a product of numbers: of tokens, where all ranks have equally many in each microbatch."""
+        return counted_alike(self.reference) and e.unit not in COUNTS_OF_SAMPLES
 
-        Where all ranks have equally many in each microbatch, a count is a product of numbers.
-        """
+    def on_count(self, e: Event) -> None:
+        """What a rank has is counted in a microbatch, or in all; or counts of ranks are added up."""
         self.begin("count", e.unit, *e.axes)
-        if counted_alike(self.reference):
+        if self.of_numbers(e):
             if e.verb == "compute":
                 self.counted[e.unit] = {"tokens": 1, "m": 0 if self.looping else 1}
             counted = self.counted.get(e.unit, {})
             self.counted[e.unit] = {**counted, **{a: counted.get(a, 0) + 1 for a in e.axes}}
-        elif e.verb == "compute" and self.looping and MICROBATCH in self.graph.dims and not e.reads:
-            self.count[e.unit] = self.einsum([self.weights(weight_in(e.unit))], counted_over(self.graph))
+        elif e.verb == "compute" and self.looping and MICROBATCH in self.graph.dims:
+            self.count[e.unit] = self.einsum([self.each_of(e)], counted_over(self.graph, e.unit))
             self.counted_here.add(e.unit)
         elif e.verb == "all_reduce" and e.unit in self.count and self.looping == (e.unit in self.counted_here):
             self.count[e.unit] = self.sent("all_reduce", e.axes, "", "", self.count[e.unit])
         else:
             raise Outside(e.path, "a count of other tokens than the single device's")
 
-    def counted_before(self, e: Event) -> tuple[Once | Microbatches, ...]:
-        """A rank counts its own tokens, as its loss reads them, or what their weights say, in all microbatches."""
-        self.begin("count", e.unit)
-        whole, name = self.slot("count", e.unit), targets(self.graph) or WEIGHTS
-        dims = self.graph.tensors[self.graph.ops[-1].inputs[0]].dims
-        if name not in self.alone.data or e.reads != (() if targets(self.graph) else (WEIGHTS,)):
+    def each_of(self, e: Event) -> Cell:
+        """What a count sums, of what is a rank's own: along each axis that splits the loss by a dim of the data."""
+        names, graph = summed_by(self.graph, e.unit), self.graph
+        if not {*names} <= self.alone.data.keys() or e.reads != (() if targets(graph) == names[0] else names[:1]):
             raise Outside(e.path, "a count of what is no token's loss")
+        read = []
+        for name in names:
+            cell = self.read(name)
+            for axis in self.reference.data_axes:
+                if (dim := loss_dim(self.reference, axis)) in graph.tensors[name].dims:
+                    cell = self.sent("slice", (axis,), "", dim, cell)
+            read.append(cell)
+        return each_counted(self, graph, e.unit, read)
+
+    def counted_before(self, e: Event) -> tuple[Once | Microbatches, ...]:
+        """A rank counts its own tokens, or samples, in all microbatches."""
+        self.begin("count", e.unit)
+        whole = self.slot("count", e.unit)
         self.pending.append(Zero(whole))
         self.flush()
         before = Once(tuple(self.blocks))
         self.blocks, self.event = [], e
         there = set(self.live), dict(self.cells)
         self.read_data()
-        slices = [x for x in self.step.events if x.tensor == name and x.phase == "forward" and x.verb == "slice"]
-        label = ""
-        for slicing in (x for x in slices if dim_of(x.to) in dims):
-            check_fields(slicing)
-            self.move(slicing)
-            label = slicing.version
         self.begin("count", e.unit)
-        each = self.weights(weight_in(e.unit)) if targets(self.graph) else self.row(
-            COUNTED, beyond(self.graph), [self.read(WEIGHTS, label)])
-        part = self.einsum([each], dims)
+        part = self.einsum([self.each_of(e)], counted_over(self.graph, e.unit))
         self.flush()
         self.count[e.unit] = Cell(whole, part.value, {a: w for a, w in part.split.items() if a != MICRO})
         loop = Microbatches((Pair(part.slot, whole),), tuple(self.blocks))

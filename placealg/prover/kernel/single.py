@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from placealg.models.backward import differentiated, needs_gradient, terms
-from placealg.models.graph import Graph, Op
-from placealg.models.tokens import WEIGHTS
-from placealg.prover.kernel.network import VALUE, backward, forward, statistic
+from placealg.models.graph import SAMPLES, Graph, Op
+from placealg.models.tokens import DOCUMENT, DOCUMENTS, WEIGHTS, weights_of_loss
+from placealg.prover.kernel.network import VALUE, Maker, V, backward, forward, statistic
 from placealg.prover.kernel.outside import Outside
 from placealg.prover.kernel.program import (
     Index,
@@ -33,7 +34,7 @@ from placealg.prover.kernel.program import (
     Stretch,
 )
 from placealg.prover.kernel.symbols import Symbols
-from placealg.step.event import MICROBATCH, Group, Reference
+from placealg.step.event import COUNTS_OF_SAMPLES, MICROBATCH, SAMPLES_IN_ALL, Group, Reference
 from placealg.step.verbs import COUNTERS
 
 UPDATED = ("master", "moments")
@@ -264,7 +265,6 @@ def _check(reference: Reference) -> None:
         (graph.ops[-1].kind != "sum", "a loss that is no sum"),
         (not counted_alike(reference) and reference.weighting != "sum" and not (targets(graph) or WEIGHTS in data),
          "a count of what is no token's loss"),
-        (bool(terms(graph)) and not counted_alike(reference), "further terms of the loss, and counts of tokens"),
         (bool(reference.random_keys), "random streams keyed by rank"),
         (any(g.locality != ("matrix" if g.whole_reads else "elementwise") for g in reference.groups),
          "an update that reads neither its element nor whole matrices"),
@@ -287,9 +287,11 @@ def _runs(graph: Graph, ops: tuple[Op, ...]) -> list[tuple[str, list[Op]]]:
 
 def _forward(device: _Device) -> None:
     graph = device.graph
-    if not counted_alike(device.reference) and any(g.statistic and g.merge == "mean" for g in device.reference.groups):
+    asked = any(g.statistic and g.merge == "mean" for g in device.reference.groups) or terms(graph)
+    if asked and device.reference.weighting != "sum":  # a count is no instance's of a unit
         device.stretch("")
-        _count(device, "loss")
+        for counter in (*(device.reference.losses if not counted_alike(device.reference) else ()), *by_samples(device)):
+            _count(device, counter)
     for unit, ops in _runs(graph, graph.ops):
         if unit:
             loop = graph.loop(unit)
@@ -349,6 +351,8 @@ def by_statistic(reference: Reference, name: str) -> bool:
 def targets(graph: Graph) -> str:
     """What tells the tokens that count from the others: the targets of a loss that is a sum over tokens, else ""."""
     of = graph.producer(graph.ops[-1].inputs[0])
+    while of is not None and of.kind == "add":  # the losses of later tokens are added to a token's own
+        of = graph.producer(of.inputs[0])
     if of is not None and of.kind == "unit":
         return next(name for name, tensor in graph.tensors.items() if tensor.kind == "data")
     return of.inputs[1] if of is not None and of.row.family == "cross_entropy" else ""
@@ -371,16 +375,17 @@ def weight_in(loss: str) -> str:
 
 def _seed(device: _Device, op: Op) -> Pair:
     """The gradient of the loss, or of a term of it, at that of each token."""
+    reference = device.reference
     if op != device.graph.ops[-1]:
-        return _seed_of(device, op.output)
-    return device.add([_seed_of(device, loss) for loss in device.reference.losses])
+        return _seed_of(device, op.output, reference.loss_of(op.unit))
+    return device.add([_seed_of(device, loss, loss) for loss in reference.separate])
 
 
-def _seed_of(device: _Device, loss: str) -> Pair:
+def _seed_of(device: _Device, loss: str, counter: str) -> Pair:
     """The gradient of a loss at that of each token: its weight, for a mean over all tokens that count, scaled."""
     seed = _weights(device, loss)
     if device.reference.weighting != "sum":
-        seed = _over_tokens(device, seed, loss)
+        seed = _over_tokens(device, seed, counter)
     return device.einsum([seed, _loss_scale(device)], ()) if device.reference.scaled else seed
 
 
@@ -389,25 +394,65 @@ def _weights(device: _Device, loss: str) -> Pair:
     return device.row(weight_in(loss), (), [device.read(name)] if name else [])
 
 
-def _over_tokens(device: _Device, value: Pair, loss: str = "loss") -> Pair:
+def _over_tokens(device: _Device, value: Pair, counter: str = "loss") -> Pair:
     """A sum over tokens as a mean: over all that count in a step, or over those of its microbatch, and microbatches."""
-    if counted_alike(device.reference):
-        return device.scale({TOKENS: -1}, value)
-    mean = device.einsum([value, device.row(INVERSE, (), [_count(device, loss)])], ())
-    return device.scale({"m": -1}, mean) if MICROBATCH in device.graph.dims else mean
+    alike, shares = counted_alike(device.reference), by_samples(device)
+    if alike:
+        mean = device.scale({TOKENS: -1, **({"m": 1} if shares else {})}, value)
+    else:
+        mean = device.einsum([value, device.row(INVERSE, (), [_count(device, counter)])], ())
+        if MICROBATCH in device.graph.dims and not shares:
+            return device.scale({"m": -1}, mean)
+    if not shares:
+        return mean
+    here, every = (_count(device, name) for name in shares)
+    return device.einsum([mean, here, device.row(INVERSE, (), [every])], ())
 
 
-def _count(device: _Device, loss: str) -> Pair:
-    """How many tokens count: all of them, or those of each microbatch."""
-    if loss not in device.counted:
-        name = targets(device.graph)
-        each = _weights(device, loss) if name else device.row(COUNTED, beyond(device.graph), [device.read(WEIGHTS)])
-        device.counted[loss] = device.einsum([each], counted_over(device.graph))
-    return device.counted[loss]
+class Referring(Protocol):
+    """What prints for a reference."""
+
+    reference: Reference
 
 
-def counted_over(graph: Graph) -> list[str]:
-    """The dims of tokens over which a count sums: all, or those of one microbatch."""
+def by_samples(of: Referring) -> tuple[str, ...]:
+    """The counts of samples by whose quotient a microbatch counts, if it does."""
+    return COUNTS_OF_SAMPLES if of.reference.weighting == "sample_mean" else ()
+
+
+def _count(device: _Device, counter: str) -> Pair:
+    """How much a counter counts: of a step, or of each microbatch."""
+    if counter not in device.counted:
+        read = [device.read(name) for name in summed_by(device.graph, counter)]
+        device.counted[counter] = device.einsum([each_counted(device, device.graph, counter, read)],
+                                                counted_over(device.graph, counter))
+    return device.counted[counter]
+
+
+def summed_by(graph: Graph, counter: str) -> tuple[str, ...]:
+    """The data that a counter reads: samples, the targets of a loss, or weights, and the documents that have means."""
+    if counter in COUNTS_OF_SAMPLES:
+        return (SAMPLES,)
+    if name := targets(graph):
+        return (name,)
+    documents = (DOCUMENTS,) if DOCUMENT in graph.tensors[graph.ops[-1].inputs[0]].dims else ()
+    return (weights_of_loss(counter), *documents)
+
+
+def each_counted(make: Maker[V], graph: Graph, counter: str, read: list[V]) -> V:
+    """What a counter sums, of the data that it reads: whether a token counts, what weights count, or samples."""
+    if counter in COUNTS_OF_SAMPLES:
+        return read[0]
+    return make.row(weight_in(counter), (), read) if targets(graph) else make.row(COUNTED, beyond(graph), read)
+
+
+def counted_over(graph: Graph, counter: str) -> list[str]:
+    """The dims over which a count sums: those of tokens, or of rows, of all microbatches or of one.
+
+    All samples are those of all microbatches, whatever tokens are counted of.
+    """
+    if counter in COUNTS_OF_SAMPLES:
+        return [d for d in graph.tensors[SAMPLES].dims if d != MICROBATCH or counter == SAMPLES_IN_ALL]
     return [d for d in graph.tensors[graph.ops[-1].inputs[0]].dims if d != MICROBATCH]
 
 

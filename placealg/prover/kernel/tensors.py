@@ -15,8 +15,18 @@ from placealg.prover.kernel.program import (
     Scale,
     SScale,
 )
-from placealg.prover.kernel.single import INVERSE, SUMMED, TOKENS, by_statistic, in_order, starts, targets, weight_in
-from placealg.step.event import MICROBATCH, Event, dim_of
+from placealg.prover.kernel.single import (
+    INVERSE,
+    SUMMED,
+    TOKENS,
+    by_samples,
+    by_statistic,
+    in_order,
+    starts,
+    targets,
+    weight_in,
+)
+from placealg.step.event import COUNTS_OF_SAMPLES, MICROBATCH, Event, dim_of
 from placealg.step.gradient_targets import receivers
 from placealg.step.versions import origins
 
@@ -134,16 +144,21 @@ class Tensors(Instructions):
     def seed(self, op: Op) -> Cell:
         """The gradient of the loss, or of a term of it, at that of each token."""
         if op != self.graph.ops[-1]:
-            return self.seed_of(op.output)
-        return self.add([self.seed_of(loss) for loss in self.reference.losses])
+            return self.seed_of(op.output, self.reference.counter(self.event), self.count)
+        return self.add([self.seed_of(loss, loss, self.divided_by) for loss in self.reference.separate])
 
-    def seed_of(self, loss: str) -> Cell:
-        """The gradient of a loss at that of each token: its weight over whatever divides the loss, times its scale."""
+    def seed_of(self, loss: str, counter: str, made: Mapping[str, Cell]) -> Cell:
+        """The gradient of a loss at that of each token: its weight over whatever divides the loss, times its scale.
+
+        `made` are the counts by which it is divided, by counter.
+        """
         if loss not in self.divided:
             raise Outside(self.event.path, "the backward of a loss that was not computed")
         weights, divided = self.weights(weight_in(loss)), dict(self.divided[loss])
-        term = loss not in self.reference.losses
-        counts = self.by_count(divided, "loss" if term else loss, self.count if term else self.divided_by)
+        counts, shares = self.by_count(divided, counter, made), by_samples(self)
+        if [divided.pop(name, 0) for name in COUNTS_OF_SAMPLES] != ([-1, 1] if shares else [0, 0]) or not (
+                {*shares} <= made.keys()):
+            raise Outside(self.event.path, "a microbatch does not count by its share of samples")
         scales = -divided.pop("loss_scale", 0)
         by = {name: -power for name, power in divided.items()}
         if scales not in (0, 1) or (scales and "loss_scale" not in self.alone.counters):
@@ -151,7 +166,9 @@ class Tensors(Instructions):
         if self.reference.weighting == "sum":
             seed = self.scaled(by, weights)
         else:
-            seed = self.over_tokens(by, weights, self.divided_by.get(loss) if counts else None)
+            seed = self.over_tokens(by, weights, made.get(counter) if counts else None)
+        if shares:
+            seed = self.einsum([seed, made[shares[0]], self.row(INVERSE, (), [made[shares[1]]])], ())
         return self.einsum([seed, self.counter("loss_scale")], ()) if scales else seed
 
     def by_count(self, divided: dict[str, int], loss: str, made: Mapping[str, Cell]) -> int:
@@ -169,9 +186,10 @@ class Tensors(Instructions):
         """A sum over tokens as the mean that the single device takes of it, by a count of them or by numbers."""
         if count is not None:
             value = self.einsum([value, self.row(INVERSE, (), [count])], ())
-            if MICROBATCH not in self.graph.dims:
+            if MICROBATCH not in self.graph.dims or by_samples(self):
                 return self.scaled(by, value)
-        single = SScale(self.symbols.powers({"m" if count else TOKENS: -1}))
+        alike = {TOKENS: -1, **({"m": 1} if by_samples(self) else {})}
+        single = SScale(self.symbols.powers({"m": -1} if count else alike))
         return self.emit(Scale(self.machine(by)), [value], value.split, single)
 
     def move(self, e: Event) -> None:

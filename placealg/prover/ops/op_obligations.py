@@ -12,7 +12,7 @@ from placealg.models.backward import differentiated
 from placealg.prover.calculus.explore import shapes
 from placealg.prover.calculus.machine import Site
 from placealg.prover.calculus.one_step import Program
-from placealg.prover.calculus.parameter_uses import begins, starts, starts_a_term
+from placealg.prover.calculus.parameter_uses import begins, loss_of, seeds_in, starts, starts_a_term
 from placealg.prover.calculus.places import NoRule
 from placealg.prover.calculus.positions import dim_of
 from placealg.prover.evidence import symbols
@@ -63,9 +63,10 @@ def _counted_inside(event: Event, step: Step) -> str:
 
     Stages run their microbatches in other orders, so that the count may be another one's.
     """
-    if not (step.reference.pipeline.axis and event.on_tensor and "count" in event.divisor.names()):
+    counters = step.reference.counters_of(event) if event.on_tensor else ()
+    if not (step.reference.pipeline.axis and counters):
         return ""
-    inside = any(e.value == "count" for e in step.phase(*LOOPED))
+    inside = any(e.value == "count" and e.unit in counters for e in step.phase(*LOOPED))
     return f"{event.verb} of {event.value} by a count of one microbatch, among stages" if inside else ""
 
 
@@ -142,6 +143,8 @@ def paths_of(step: Step, group: Group, flows: Flows) -> dict[Site, Site]:
             for use in (f"{op.output}/{k}" for k in uses if op.inputs[k] == parameter):
                 for part in range(_classes(step, flows, parameter, use)):
                     site = Site(use, parameter, part, loss)
+                    if loss not in _losses_of(step, flows, site):
+                        continue
                     found[site] = alike.setdefault((loss, site_signature(step, group, site, flows)), site)
     return found
 
@@ -152,6 +155,16 @@ def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
     taken = [len(held) for position in POSITIONS for path, held in flows.at(position).taken.items()
              if parameter in step.reference.group(step.event(path).group).parameters]
     return max((1, *(len(p.held) for p in parts), *taken))  # nothing held is a class: without one nothing is judged
+
+
+def _losses_of(step: Step, flows: Flows, site: Site) -> set[str]:
+    """The losses whose tokens a class of contributions counts; where no backward started, the first of an op graph."""
+    if step.reference.whole or len(step.reference.losses) == 1:
+        return {site.loss}
+    parts = [p for position in POSITIONS for e in step.phase("backward", WEIGHTS)
+             for p in flows.at(position).of(e.path, site.parameter) if p.use == site.use]
+    seeds = {s for p in parts for s in seeds_in(p.held[min(site.part, len(p.held) - 1)])}
+    return {loss_of(s, flows) for s in seeds} or {step.reference.losses[0]}
 
 
 def site_signature(step: Step, group: Group, site: Site, flows: Flows) -> object:

@@ -97,10 +97,10 @@ def test_one_step_counts_the_units_microbatch_once_wherever_it_stands() -> None:
 
 
 def test_a_step_knows_nothing_of_what_was_counted_before_it() -> None:
-    start = replace(started(DP), count=Monomial.of("tokens"))
+    start = replace(started(DP), counts={"loss": Monomial.of("tokens")})
     empty = replace(program_of(DP), step=())
-    assert run_step(start, empty, CASES[0]).end.count is None
-    assert start.count == Monomial.of("tokens")
+    assert run_step(start, empty, CASES[0]).end.counts == {}
+    assert start.counts == {"loss": Monomial.of("tokens")}
 
 
 def test_the_first_microbatch_alone_does_what_is_restricted_to_it() -> None:

@@ -327,7 +327,7 @@ def test_a_divisor_that_reads_no_count_makes_garbage() -> None:
         owned = Value((Term(ONE),), frozenset({("dp", "own:own")}))
         left = run(replace(MACHINES[0], values={("grad_sum", "device"): owned}), one).value("grad_sum")
         assert left.garbage and left.mask == (frozenset() if one.verb == "reduce" else owned.mask)
-        counted = replace(MACHINES[0], count=Monomial.of("dp"))
+        counted = replace(MACHINES[0], counts={"loss": Monomial.of("dp")})
         plain = replace(one, divisor=Monomial.of("dp"))
         assert run(counted, one).values == run(counted, plain).values
 
@@ -470,11 +470,12 @@ CELL = {"dp": DEVICE, "tp": DEVICE, "microbatch": UNIT}
 
 
 def counted(phase: str, *events: Event) -> Monomial | None:
-    return run(MACHINES[0], event("compute", "count", group="", phase=phase), *events).count
+    return run(MACHINES[0], event("compute", "count", group="", unit="loss", phase=phase), *events).counts.get("loss")
 
 
 def total(*axes: str, **fields: Any) -> Event:
-    return event("all_reduce", fields.pop("value", "count"), group="", axes=axes, op=fields.pop("op", "sum"), **fields)
+    return event("all_reduce", fields.pop("value", "count"), group="", unit="loss", axes=axes,
+                 op=fields.pop("op", "sum"), **fields)
 
 
 def test_counts() -> None:
@@ -487,14 +488,14 @@ def test_counts() -> None:
     assert counted("reduce", total("dp"), total("dp")) == Monomial.of(count_name({"tp": DEVICE}), "dp")
     assert counted("reduce", total("dp", where=OWNER)) is None
     assert counted("reduce", total("dp", where=OWNER), total("tp")) is None
-    assert run(MACHINES[0], total("dp")).count is None
-    assert run(MACHINES[0], event("compute", "count", group="", phase="reduce", where=OWNER)).count is None
+    assert "loss" not in run(MACHINES[0], total("dp")).counts
+    assert not run(MACHINES[0], event("compute", "count", group="", unit="loss", phase="reduce", where=OWNER)).counts
     cell, tp = Monomial.of(count_name(outside)), Monomial.of("tp")
-    squared = replace(MACHINES[0], count=cell ** 2 * tp)
-    assert run(squared, total("dp")).count is None and run(squared, total("dp", "tp")).count is None
-    assert run(squared, total("microbatch")).count == cell ** 2 * Monomial.of("tp", "microbatch")
+    squared = replace(MACHINES[0], counts={"loss": cell ** 2 * tp})
+    assert not run(squared, total("dp")).counts and not run(squared, total("dp", "tp")).counts
+    assert run(squared, total("microbatch")).counts["loss"] == cell ** 2 * Monomial.of("tp", "microbatch")
     half = Monomial(Fraction(1, 2)) / tp
-    assert run(replace(MACHINES[0], count=cell * half), total("dp")).count == Monomial.of(
+    assert run(replace(MACHINES[0], counts={"loss": cell * half}), total("dp")).counts["loss"] == Monomial.of(
         count_name({"tp": DEVICE})) * half
 
 
@@ -788,7 +789,7 @@ def test_a_microbatch_in_the_middle_leaves_its_count_to_be_an_earlier_ones() -> 
         machine = Machine(step.reference, group, Site(group.sites[0]))
         value = Value((Term(ONE), Term(count(position))))
         slot = Slot((), value, frozenset())
-        machine.count = count(position) if where == "count" else None
+        machine.counts = {"loss": count(position)} if where == "count" else {}
         machine.slot = slot if where == "slot" else None
         machine.skip = slot if where == "skip" else None
         machine.values["grad", "host"] = value if where == "value" else Value(tags=(
@@ -797,7 +798,7 @@ def test_a_microbatch_in_the_middle_leaves_its_count_to_be_an_earlier_ones() -> 
         return machine
 
     for position, then in (("middle", "earlier"), ("earlier", "earlier"), ("first", "first"), ("unit", "unit")):
-        assert left(position, "count").count == count(then) and left(position, "").count is None
+        assert left(position, "count").counts == {"loss": count(then)} and not left(position, "").counts
         for place in ("slot", "skip", "value", "tag"):
             if then != "earlier":
                 left(position, place)

@@ -152,7 +152,7 @@ def full_machine() -> Machine:
     made = machine(3)
     made.stored = {"weight": CURRENT}
     made.slot, made.skip = Slot((Term(ONE),), Value(), frozenset()), Slot((), Value(), frozenset())
-    made.count, made.seed = Monomial.of("m"), Monomial.of("dp")
+    made.counts, made.seed = {"loss": Monomial.of("m")}, Monomial.of("dp")
     made.started, made.begun = ONE, {"layer.weight"}
     made.reads = [Read("e", "view", "", CURRENT, CURRENT)]
     made.updates = [Updated("e", "f", Value(), None, None, ())]
@@ -177,7 +177,7 @@ def test_a_copy_is_the_same_state_with_an_empty_log() -> None:
 def test_a_snapshot_tells_states_apart() -> None:
     made = full_machine()
     for name, other in (("versions", {}), ("stored", {}), ("values", {}), ("slot", None), ("skip", None),
-                        ("count", None), ("seed", None)):
+                        ("counts", {}), ("seed", None)):
         assert replace(made, **{name: other}).snapshot() != made.snapshot()
     before = made.snapshot()
     made.versions["weight", "nvme"] = NEXT
@@ -204,7 +204,7 @@ def test_a_microbatch_begins_with_nothing_of_the_last() -> None:
     made = full_machine()
     made.begin()
     assert (made.begun, made.started, made.seed) == (set(), None, None)
-    assert made.count == Monomial.of("m") and made.versions and made.values
+    assert made.counts == {"loss": Monomial.of("m")} and made.versions and made.values
 
 
 def test_the_state_of_the_next_step() -> None:
@@ -214,10 +214,10 @@ def test_the_state_of_the_next_step() -> None:
     assert later.version("weight") == versions.where([("dp", "0")], CURRENT, GARBAGE)
     assert set(later.versions) == set(made.versions) and set(later.values) == set(made.values)
     assert all(v == made.values[k].stale() for k, v in later.values.items())
-    assert (later.stored, later.slot, later.count, later.seed) == ({}, None, None, None)
+    assert (later.stored, later.slot, later.counts, later.seed) == ({}, None, {}, None)
     assert (later.skip, later.steps, later.begun, later.started) == (STALE, 5, set(), None)
     assert replace(made, skip=None).next_step().skip is None
-    assert (made.steps, made.stored, made.count) == (4, {"weight": CURRENT}, Monomial.of("m"))
+    assert (made.steps, made.stored, made.counts) == (4, {"weight": CURRENT}, {"loss": Monomial.of("m")})
 
 
 def test_the_places_of_an_event() -> None:
@@ -254,7 +254,7 @@ def test_that_a_rank_exists_is_said_alike_of_other_ranks_and_elements() -> None:
 
 
 def made_with(count: Monomial | None) -> Machine:
-    return replace(machine(1), count=count)
+    return replace(machine(1), counts={} if count is None else {"loss": count})
 
 
 def test_what_an_event_divides_by() -> None:

@@ -41,6 +41,8 @@ class Judgement:
     checked: int = 0
     alike: tuple[int, ...] = ()
     """Ranks that have given the same as another one to every sum that both take part in."""
+    still: int = 0
+    """Parameters of which the single device's optimizers read no gradient."""
 
 
 def judge(ranks: Sequence[Trace], single: Trace, primes: Sequence[int] = PRIMES, keep: bool = False,
@@ -113,8 +115,11 @@ def _compare(told: Judgement, runs: Sequence[Run], alone: Run, starts: Starts) -
         want, began = alone.held(final).ravel(), starts.start(label, final)
         seen = np.zeros(want.size, bool)
         moment = label not in starts.parameters
-        if final.trained and not moment and not (want != began).any() and not unread(alone, label):
-            told.unseen.append(Finding("the single device does not update it", label))
+        if final.trained and not moment and not (want != began).any():
+            if unread(alone, label):
+                told.still += 1
+            else:
+                told.unseen.append(Finding("the single device does not update it", label))
         for one, name, mine in ((r, n, h) for r in runs for n, h in r.trace.final.items() if starts.label(n) == label):
             where = starts.where(one.trace, name)
             if where is None:
@@ -137,9 +142,9 @@ def _compare(told: Judgement, runs: Sequence[Run], alone: Run, starts: Starts) -
 
 
 def unread(alone: Run, label: str) -> bool:
-    """Whether the single device's optimizer reads no gradient of a parameter, but of others."""
+    """Whether the single device's optimizers read no gradient of a parameter, but of others."""
     read = alone.trace.gradients
-    return label in read and read[label][1] is None and any(place is not None for _, place, _ in read.values())
+    return (label not in read or read[label][1] is None) and any(place is not None for _, place, _ in read.values())
 
 
 def causes(*runs: Run) -> str:

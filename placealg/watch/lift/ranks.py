@@ -42,7 +42,7 @@ class Run:
     inputs: list[Array] = field(default_factory=list)
     """What modules read that no op in a module has written, and that is no named tensor."""
     computed: set[int] = field(default_factory=set)
-    """Storages that ops in modules, in backward and in updates have written."""
+    """Storages that ops in modules, in backward and in updates have written, and what was made of these."""
     due: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Op -> the gradients that the optimizer reads before it."""
 
@@ -128,13 +128,13 @@ class World:
         """Do to a rank's memory what an op does."""
         if op.name == HANDED:
             for place, numbers in zip(op.read, op.drawn, strict=True):
-                if self.handed:
+                if self.handed and place.store not in one.computed:  # else it is what a model has made
                     one.memory.put(place, self.field.numbers_of(numbers, place.dtype))
             return
         if op.phase == "forward" and not communicates(op):
             one.inputs += [one.memory.get(p) for p in op.read if p.floating and p.size > 1 and p.shape
                            and p.store not in one.computed and p.store not in one.memory.named]
-        if op.phase != "between":
+        if op.phase != "between" or any(p.store in one.computed for p in op.read):
             one.computed.update(p.store for p in op.written)
         for store in op.lost:
             if store in one.memory.stores:

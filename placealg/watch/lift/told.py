@@ -38,6 +38,8 @@ def _lifted(seen: Seen, ranks: Sequence[Trace], single: Trace, beside: str, give
         return replace(seen, alone=f"{beside} reads other tokens than the ranks do together")
     if same is None and told.differs and not twice:
         return replace(seen, alone=f"{beside} reads nothing from outside: whether it reads what ranks do is not known")
+    if told.still:
+        beside += f"; {told.still} parameter{'s' * (told.still > 1)} no optimizer updates in this step"
     again = judge(ranks, single, PRIMES[:1], keep=True, alike=True, handed=handed) if told.differs and same else None
     differs = (*twice, *(summary(told, again) if told.differs and same else ()))
     return replace(seen, lifted=Lifted(told.verdict, beside, differs, tuple(_said(told.unseen)), told.checked))

@@ -82,8 +82,8 @@ def _pairs(verb: str, read: Any, written: Any) -> list[tuple[tuple[Tensor, ...],
     writes = [w for w in writes if isinstance(w, Tensor | list | tuple)]
     if verb == "send":
         return [((r,), ()) for r in reads]
-    if verb == "recv":
-        return [((), (w,)) for w in writes]
+    if verb == "recv" or (verb == "scatter" and not any(map(_flat, reads))):  # which the root alone gives
+        return [((), _flat(w)) for w in writes]
     if verb == "all_to_all" and len(reads) > 1:
         return [(tuple(reads), tuple(writes))]
     return [(_flat(r), _flat(w)) for r, w in zip(reads, writes, strict=False)]

@@ -74,14 +74,14 @@ class Feed(TorchFunctionMode):
                 own = [flat[k].detach().clone() for k in at]
                 self.given[-1].append(own)
                 for k, v in zip(at, self.together(own) if self.hands else (), strict=self.hands):
-                    flat[k] = v
+                    flat[k] = flat[k] if v is None else v
                 if self.hear is not None:
                     self.hear([flat[k] for k in at])
         made: tuple[Any, Any] = tree_unflatten(flat, form)
         return made
 
-    def together(self, own: list[Tensor]) -> list[Tensor]:
-        """What the ranks were given where the single device has its own."""
+    def together(self, own: list[Tensor]) -> list[Tensor | None]:
+        """What the ranks were given where the single device has its own; None where it has made that of theirs."""
         group, call = len(self.given) - 1, len(self.given[-1]) - 1
         count = len(self.ranks)
         of = [self.ranks[group % count]] if self.turns else self.ranks
@@ -89,11 +89,22 @@ class Feed(TorchFunctionMode):
         if any(group >= len(r) for r in of):
             raise RuntimeError(READ_ON)
         every = [r[group][call] if call < len(r[group]) else [] for r in of]
-        if any(len(e) != len(own) or any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(e, own, strict=True))
-               for e in every):
+        if any(len(e) != len(own) for e in every):
             raise Unfed("the script hands other tensors to its model there than on the ranks")
-        return [parts[0] if self.turns or all(same(p, parts[0]) for p in parts) else torch.cat(parts)
-                for parts in zip(*every, strict=True)]
+        count = next((len(v) for g in reversed(of[0][:group + 1]) for v in g[0]), 1)
+        return [self.one(list(parts), mine, count) for *parts, mine in zip(*every, own, strict=True)]
+
+    def one(self, parts: list[Tensor], own: Tensor, count: int) -> Tensor | None:
+        """The rows of some parts; None for what the single device has made of such rows.
+
+        What is the same on all ranks is rows if there are `count` of them, as of what the model is given; else it is a
+        mask, say.
+        """
+        alike = all(same(p, parts[0]) for p in parts) and len(own) != count and (own.dim() > 1 or len(own) % count)
+        rows = parts[0] if self.turns or alike else torch.cat(parts)
+        if own.dtype != rows.dtype or own.shape[1:] != rows.shape[1:] or len(own) not in (len(rows), len(parts[0])):
+            raise Unfed("the script hands other tensors to its model there than on the ranks")
+        return rows if own.shape == parts[0].shape else None
 
     def tell(self, flat: Sequence[Any], loose: Sequence[Tensor], name: str) -> None:
         """Numbers that may be counts of one rank's rows."""

@@ -4,7 +4,7 @@ With `--alone` it is the single device beside the ranks: the script at a world o
 one of the stages of a pipeline.
 
 The model is the outermost module that runs and whose parameters train. A step lasts from the end of one optimizer's
-step to the first forward after the next one's; what a wrapper still does to bring new weights home before the model
+step to the first forward after its next one; what a wrapper still does to bring new weights home before the model
 runs is of the step before. A stage of a pipeline may begin by a message of another one: if one step does, so does the
 next. Where no optimizer of torch runs, as in a script that subtracts gradients by itself, a step has ended when the
 model runs with other weights than before. Nothing of the script is changed: modules, optimizers and torch's dispatcher
@@ -54,6 +54,12 @@ class Launch:
         self.batches: list[Any] = []
         self.feed = Feed(self.outside)
         self.updating = 0
+        self.held: list[set[int]] = []
+        """The parameters of each optimizer that was made."""
+        self.known: set[int] = set()
+        """Those of optimizers that have stepped."""
+        self.updated: set[int] = set()
+        """Those of the optimizer with whose step a step ends: of several, which step in turn, the last one."""
         self.tracing: Any = None
         self.followed: Followed
         self.roots: list[nn.Module] = []
@@ -89,6 +95,12 @@ class Launch:
             finally:
                 self.depth -= 1
 
+        begun = torch.optim.Optimizer.__init__
+
+        def holds(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            begun(optimizer, *args, **kwargs)
+            self.held.append({id(p) for group in optimizer.param_groups for p in group["params"]})
+
         def told(method: Any) -> Any:
             def between_two(group: Any, tensors: Sequence[Tensor], *args: Any) -> Any:
                 self.message(tensors)
@@ -106,6 +118,8 @@ class Launch:
         made.compile, compiled = as_written(made.compile), torch.compile
         torch.compile = as_written(compiled)
         nn.Module._call_impl = heard
+        optimizers: Any = torch.optim.Optimizer
+        optimizers.__init__ = holds
         for name in ("send", "recv", "recv_anysource"):
             setattr(dist.ProcessGroup, name, told(getattr(dist.ProcessGroup, name)))
         register_optimizer_step_pre_hook(self.before)
@@ -170,11 +184,15 @@ class Launch:
     def after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer has ended its step."""
         self.updating -= 1
-        if self.tracing is not None:  # before a module ran it is a part of the step before
-            self.stepped = self.begun
+        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if self.tracing is not None:  # before a module ran it is a part of the step before, as is another optimizer's
+            self.stepped = self.stepped or (self.begun and bool(updated & self.updated))
             return
         self.steps += 1
-        if self.roots:
+        again, self.known = bool(updated & self.known), self.known | updated
+        own = {id(p) for module in self.roots for p in module.parameters() if p.requires_grad}
+        if self.roots and (again or all(held & self.known or not held & own for held in self.held)):
+            self.updated = updated
             self.record()
 
     def record(self) -> None:

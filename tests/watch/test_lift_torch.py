@@ -109,7 +109,7 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
 """Scripts as people write them, of models that no table knows, and what the first command says of them."""
 
 
-FIRST_OF = ("dropout.py --again", "ways.py flat", "stages.py 1F1B", "table.py", "images.py --noise")
+FIRST_OF = ("dropout.py --again", "stages.py 1F1B", "table.py --draws")
 MESHES = {"packed.py": "cp=2", "stages.py": "pp=2"}
 
 
@@ -122,8 +122,8 @@ def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[
     assert bool((told["single_device"] or {"differs": ()})["differs"]) is (told["verdict"] == DIFFERS)
 
 
-@pytest.mark.parametrize("how", ["--own", pytest.param("--norm", marks=pytest.mark.slow),
-                                 pytest.param("--mixed", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["--own", "--norm", "--mixed"])
 def test_what_stages_make_of_gradients_is_not_one_device_s(how: str, placealg: Callable[..., Outcome]) -> None:
     """The stages alone would do the same: nothing is claimed of it, right or wrong."""
     got = placealg("watch", "--mesh", "pp=2", "--", str(FOLDER / "stages.py"), "1F1B", how)

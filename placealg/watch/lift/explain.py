@@ -167,7 +167,8 @@ def by_what_numbers(trace: Trace, single: Trace) -> str:
                                for v in (given if isinstance(given, tuple) else (given,)) if isinstance(v, float))
                  for one in (trace, single))
     here, there = ([f"{v:.6g}" for v in one if v not in other] for one, other in ((mine, own), (own, mine)))
-    return f", which is given {', '.join(here[:3])} in place of {', '.join(there[:3])}" if here and there else ""
+    return (f", which is given {', '.join(here[:3])} in place of {', '.join(there[:3])}: a rate that goes with the "
+            "number of ranks, say") if here and there else ""
 
 
 def several(names: Sequence[str], kind: str = "") -> str:

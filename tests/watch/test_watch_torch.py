@@ -209,7 +209,7 @@ FAKED = {4: (2, 2, 3), 6: (3, 2, 5), 20: (10, 2, 7), 128: (16, 8, 2), 1024: (128
 """Ranks -> dp, tp, and the rank that one process stands for."""
 
 
-@pytest.mark.parametrize("ranks", [n if n == 20 else pytest.param(n, marks=pytest.mark.slow) for n in FAKED])
+@pytest.mark.parametrize("ranks", [n if n == 4 else pytest.param(n, marks=pytest.mark.slow) for n in FAKED])
 def test_a_step_is_the_same_at_every_size(ranks: int) -> None:
     from multiprocessing import get_context
 
@@ -487,7 +487,8 @@ def test_a_run_that_goes_wrong_is_one_line(steps: int, before: str, says: str, p
 
 
 def test_a_script_of_another_model_is_one_line(placealg: Any, tmp_path: Any) -> None:
-    got = placealg("watch", "zero3", "--mesh", "dp=2", "--model", "llama-3-8b", "--", script(tmp_path), "--fast")
+    got = placealg("watch", "zero3", "--mesh", "dp=2", "--model", "llama-3-8b", "--single", "none", "--",
+                   script(tmp_path), "--fast")
     assert got.code == 2 and got.err.count("\n") == 1 and "no table knows the parameter" in got.err
 
 

@@ -100,11 +100,13 @@ class Feed(TorchFunctionMode):
         What is the same on all ranks is rows if there are `count` of them, as of what the model is given; else it is a
         mask, say.
         """
-        alike = all(same(p, parts[0]) for p in parts) and len(own) != count and (own.dim() > 1 or len(own) % count)
-        rows = parts[0] if self.turns or alike else torch.cat(parts)
-        if own.dtype != rows.dtype or own.shape[1:] != rows.shape[1:] or len(own) not in (len(rows), len(parts[0])):
+        every = parts[:1] if self.turns else parts
+        if own.dtype == parts[0].dtype and own.shape == parts[0].shape:
+            alike = all(same(p, parts[0]) for p in every) and len(own) != count and (own.dim() > 1 or len(own) % count)
+            return parts[0] if alike else torch.cat(every)
+        if own.dtype != parts[0].dtype or own.shape != (sum(map(len, every)), *parts[0].shape[1:]):
             raise Unfed("the script hands other tensors to its model there than on the ranks")
-        return rows if own.shape == parts[0].shape else None
+        return None
 
     def tell(self, flat: Sequence[Any], loose: Sequence[Tensor], name: str) -> None:
         """Numbers that may be counts of one rank's rows."""

@@ -171,6 +171,18 @@ def test_terms_of_routers_are_of_all_tokens_or_of_each_by_its_weight() -> None:
     assert simulate(steps[1], small(steps[1], m=1), steps=1).difference is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("edit", "refuted"), [
+    ({"set": "forward.layer.router.z_weighted.compute", "reads": ["layer.router.z_scaled", "data.weights@none"]},
+     {"forward"}),
+    ({"set": "backward.layer.router.z_loss.grad.compute", "divisor": "tokens"}, {"gradient", "normalizer"})])
+def test_a_term_of_other_tokens_is_refuted(edit: dict[str, object], refuted: set[str]) -> None:
+    text = f'base = "cp"\n{WEIGHTS}[loss]\npreset = "token_mean"\nterms = ["z"]\nterm_tokens = "weighted"\n'
+    wrong = pa.edit(pa.derive(parse_strategy_file(text).strategy, pa.moe()), edit)
+    assert {v.id for v in examine(wrong).verdicts if v.verdict == REFUTED} == refuted
+    assert simulate(wrong, small(wrong, m=1), steps=1).difference is not None
+
+
 def test_a_strategy_without_attributes_is_the_same_program() -> None:
     plain, said = (derived(text) for text in ('base = "cp"', 'base = "cp"\n[tokens]\nweights = false\n'))
     assert plain.events == said.events

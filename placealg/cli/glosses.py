@@ -40,7 +40,7 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
         "A verdict on a model with a router assumes it.",
     ),
     "predictions": (
-        "What a layer reads that predicts later tokens is data: a run in which ranks send each other tokens is another.",
+        "What a layer reads that predicts later tokens is data; where ranks send it each other the run is another.",
         "Its loss is added to a token's own, times a weight, and one count divides both; or, as predictions in [loss] "
         "says, it is divided by that count apart, or by a count of its own.",
         "A verdict on a model with such layers (--mtp, or a stage that has them alone) assumes it.",

@@ -78,8 +78,8 @@ def read_predictions(draft: Draft, said: Said) -> None:
         else:
             draft.parts.say("loss", "term_divisor", "count")
             draft.parts.say("loss", "term_axes", [])
-            said.read("mtp-num-layers", "[loss] predictions = \"counted\", term_axes = []: the mean over later tokens of "
-                                        "each rank and microbatch, averaged")
+            said.read("mtp-num-layers", "[loss] predictions = \"counted\", term_axes = []: the mean over later tokens "
+                                        "of each rank and microbatch, averaged")
         return
     said.approximated("mtp-num-layers", "layers that predict later tokens are those of the model, which has them with "
                                         "--mtp; without it their parameters are left out, and what they add to the "

@@ -40,9 +40,9 @@ HYPOTHESES: Mapping[str, tuple[str, str, str]] = {
         "A verdict on a model with a router assumes it.",
     ),
     "predictions": (
-        "What a layer reads that predicts later tokens is data; its loss is added to a token's own, times a weight.",
-        "One count divides both: a run that masks the last tokens of a sequence for it alone, or that sends tokens "
-        "between ranks that share a sequence, is another.",
+        "What a layer reads that predicts later tokens is data; where ranks send it each other the run is another.",
+        "Its loss is added to a token's own, times a weight, and one count divides both; or, as predictions in [loss] "
+        "says, it is divided by that count apart, or by a count of its own.",
         "A verdict on a model with such layers (--mtp, or a stage that has them alone) assumes it.",
     ),
     "microbatch_mean": (
@@ -83,7 +83,7 @@ ASSUMED: Mapping[str, tuple[str, str]] = {
                           "zero3 on abstract; on gpt the obligation `forward` takes its place"),
     "dropless": ("no expert has a capacity: all pairs of a token and a chosen expert are computed",
                  "dp*ep on moe"),
-    "predictions": ("loss(x) = loss_head(x) + sum over k of weight_k loss_k(x), each of N tokens",
+    "predictions": ("loss = L_head + sum over k of weight_k L_k, all sums over N, or, counted, each over N_k",
                     "zero3 on deepseek-v3 --mtp"),
     "microbatch_mean": ("w_ref = 1/(m N(k)) for a token of microbatch k, where a token mean has 1/N",
                         'dp with [loss] preset = "token_mean", count_axes = ["dp"], reference = "microbatch_mean"'),

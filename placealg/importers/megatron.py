@@ -12,7 +12,7 @@ from placealg.importers.key_log import Said
 from placealg.importers.megatron_adapters import read_megatron_adapters
 from placealg.importers.megatron_bytes import read_bytes, read_scales
 from placealg.importers.megatron_kernels import read_kernels
-from placealg.importers.megatron_model import read_model
+from placealg.importers.megatron_model import read_model, read_predictions
 from placealg.importers.megatron_recompute import read_offload, read_recompute
 from placealg.importers.megatron_stages import ZERO_BUBBLE, read_pipeline
 from placealg.importers.tables import default_of, table
@@ -65,6 +65,7 @@ class Megatron:
         self.batch(None if data is None else data * axis_ep)
         self.update()
         read_model(self.draft, self.said, tp)
+        read_predictions(self.draft, self.said)
         read_kernels(self.draft, self.said)
         self.adapters()
         read_scales(self.draft, self.said)
@@ -386,15 +387,11 @@ class Megatron:
             said.read("calculate-per-token-loss", "[loss] mean_of_means: the mean of each microbatch, averaged")
         for key, attribute in TOKENS.items():
             read_tokens(draft, key, attribute)
-        if said.raw("mtp-num-layers") not in (None, "0", 0):
-            said.approximated("mtp-num-layers", "layers that predict later tokens are those of the model, which has "
-                                                "them with --mtp; without it their parameters are left out, and what "
-                                                "they add to the loss")
         for name in ("deepspeed", "deepspeed-config", "deepspeed-activation-checkpointing", "use-dynamic-batch-size",
                      "rampup-batch-size", "step-batch-size-schedule", "enable-expert-tensor-parallelism",
                      "cpu-offloading", "cpu-offloading-num-layers", "fine-grained-activation-offloading",
                      "fp4-param-gather", "use-megatron-fsdp", "use-custom-fsdp", "use-torch-fsdp2",
-                     "overlapped-distributed-optimizer", "use-distributed-optimizer", "mtp-num-layers", "freeze-llm",
+                     "overlapped-distributed-optimizer", "use-distributed-optimizer", "freeze-llm",
                      "torch-fsdp2-reshard-after-forward", "torch-fsdp2-no-reshard-after-forward", "cpu-optimizer"):
             said.leave(name, "as read, or off")
 

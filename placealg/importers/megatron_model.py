@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from placealg.errors import InputError
 from placealg.importers.draft import Draft
 from placealg.importers.key_log import Said
 from placealg.importers.megatron_experts import LATENT, OFF, experts
+from placealg.importers.model import model_of_fields
 from placealg.importers.names import shipped_name
-from placealg.models.config import SHIPPED, shipped
+from placealg.models.config import SHIPPED, resolve_model, shipped
+from placealg.models.stage_parts import predicting
 
 FLAGS = ("num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "group-query-attention",
          "num-query-groups", "kv-channels", "max-position-embeddings", "position-embedding-type", "embed-layernorm",
@@ -56,6 +59,41 @@ def read_model(draft: Draft, said: Said, tp: int) -> None:
         else:
             draft.unread_model(f"{named}: its config.json is not here" if named else why)
         _tell(said, "of a model that is not read")
+
+
+def read_predictions(draft: Draft, said: Said) -> None:
+    """What divides the losses of layers that predict later tokens, where the model has as many of them as are told."""
+    if not (told := said.number("mtp-num-layers", 0)):
+        said.leave("mtp-num-layers", "off")
+        return
+    if draft.model and not draft.options.model and isinstance(draft.model, Mapping):
+        told_too = {**draft.model, "num_nextn_predict_layers": told}
+        draft.model = told_too if _predicting(told_too) == told else draft.model
+    if _predicting(draft.options.model or draft.model) == told:
+        draft.parts.say("loss", "predictions", "counted")
+        if said.flag("calculate-per-token-loss"):
+            said.approximated("mtp-num-layers", "[loss] predictions = \"counted\", over all later tokens of the step: "
+                              "Megatron-LM takes the mean over those of each rank and microbatch, which weighs by its "
+                              "first tokens")
+        else:
+            draft.parts.say("loss", "term_divisor", "count")
+            draft.parts.say("loss", "term_axes", [])
+            said.read("mtp-num-layers", "[loss] predictions = \"counted\", term_axes = []: the mean over later tokens "
+                                        "of each rank and microbatch, averaged")
+        return
+    said.approximated("mtp-num-layers", "layers that predict later tokens are those of the model, which has them with "
+                                        "--mtp; without it their parameters are left out, and what they add to the "
+                                        "loss")
+
+
+def _predicting(model: str | Mapping[str, Any] | None) -> int:
+    """How many layers of a model predict later tokens, if it has any."""
+    try:
+        found = (model_of_fields(model, "", mtp=True) if isinstance(model, Mapping) else
+                 resolve_model(model or "", mtp=True))
+    except InputError:
+        return 0
+    return len(predicting(found.graph))
 
 
 def _tell(said: Said, text: str) -> None:

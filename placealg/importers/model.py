@@ -24,6 +24,7 @@ def model_of(reading: Reading, **options: Any) -> Model | None:
     """
     if reading.model is None:
         return None
+    options = {**options, "mtp": True} if "predictions" in reading.strategy.attributes else options
     if isinstance(reading.model, Mapping):
         chosen = {**options, **runs_of(reading, "", options)}
         return run_as(reading, model_of_fields(reading.model, Path(reading.file).name, **chosen))

@@ -65,7 +65,6 @@ EDITS: dict[str, Callable[[Step], Step]] = {
 
 TWICE = "a largest value, or a flag, is taken twice"
 UNREAD = "an op reads what is not there, and nobody reads what it makes"
-EARLY = "tokens are counted before a rank takes its own"
 WHOLE = "what a rank has whole is gathered again, or updated everywhere"
 NORM = "a norm is taken anew in each microbatch"
 AGAIN = "a sum of gradients is reduced again in every microbatch, which leaves a mean as it is"
@@ -94,8 +93,6 @@ def cause(mutant: Mutant) -> str:
     events, reference = (*mutant.events, *mutant.instead), mutant.step.reference
     if any(e.value == "skip" or (e.group and reference.group(e.group).merge == "max") for e in events):
         return TWICE
-    if any(e.value == "count" for e in events):
-        return EARLY
     if any(e.verb == "norm" and e.phase in LOOPED for e in events):
         return NORM
     if all(e.on_tensor and e.verb == "compute" for e in events):

@@ -131,6 +131,13 @@ def test_equal_counts_of_the_first_loss_say_nothing_of_later_tokens() -> None:
     assert not runs_alike(step)
 
 
+@pytest.mark.parametrize(("axes", "holds"), [("", True), ('term_axes = ["microbatch"]\n', False),
+                                             ("term_axes = []\n", False)])
+def test_the_kernel_assumes_no_equal_counts_of_later_tokens(axes: str, holds: bool) -> None:
+    """A mean over later tokens of its own for each rank is none over all, though first tokens are counted alike."""
+    assert accepted(derived(f'[loss]\npredictions = "counted"\nterm_divisor = "count"\n{axes}')) is holds
+
+
 def test_a_run_has_rows_of_one_or_two_samples_and_none_of_padding() -> None:
     step = derived(f"[tokens]\nweights = true\n{BY_SAMPLES}")
     at = of(step.reference, Setting.unequal(step.reference, {"dp": 2}, 2, seed=3))

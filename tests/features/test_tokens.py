@@ -21,6 +21,7 @@ from placealg.cost.storages import local
 from placealg.cost.walk import walked
 from placealg.errors import InputError
 from placealg.models.config import resolve_model
+from placealg.models.losses import RUNS, with_loss
 from placealg.models.transformer import Style, gpt, mla
 from placealg.prover.examine import examine, hypotheses
 from placealg.prover.kernel.checker import accepts
@@ -171,6 +172,18 @@ def test_terms_of_routers_are_of_all_tokens_or_of_each_by_its_weight() -> None:
     assert simulate(steps[1], small(steps[1], m=1), steps=1).difference is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("edit", "refuted"), [
+    ({"set": "forward.layer.router.z_weighted.compute", "reads": ["layer.router.z_scaled", "data.weights@none"]},
+     {"forward"}),
+    ({"set": "backward.layer.router.z_loss.grad.compute", "divisor": "tokens"}, {"gradient", "normalizer"})])
+def test_a_term_of_other_tokens_is_refuted(edit: dict[str, object], refuted: set[str]) -> None:
+    text = f'base = "cp"\n{WEIGHTS}[loss]\npreset = "token_mean"\nterms = ["z"]\nterm_tokens = "weighted"\n'
+    wrong = pa.edit(pa.derive(parse_strategy_file(text).strategy, pa.moe()), edit)
+    assert {v.id for v in examine(wrong).verdicts if v.verdict == REFUTED} == refuted
+    assert simulate(wrong, small(wrong, m=1), steps=1).difference is not None
+
+
 def test_a_strategy_without_attributes_is_the_same_program() -> None:
     plain, said = (derived(text) for text in ('base = "cp"', 'base = "cp"\n[tokens]\nweights = false\n'))
     assert plain.events == said.events
@@ -295,3 +308,18 @@ def test_a_count_of_each_rank_of_a_sequence_is_refuted(base: str, axes: tuple[st
     assert (told.obligation, told.got, told.want) == ("normalizer", "1/(cp*tokens[cp])", "1/tokens_total")
     assert {1, 3} <= {count for _, count in told.tokens}
     assert dict(told.sizes)["cp"] == 2
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_each_way_to_run_the_loss_keeps_its_own_beside_what_means_keep(run: str) -> None:
+    """By hand at b = 3, s = 5, act = 2, docs = 4: weights; an inverse for each row, or document, and 4 bytes an id."""
+    values = {"b": 3, "s": 5, "h": 7, "V": 11, "L": 1, "a": 1, "act": 2, "docs": 4}
+
+    def kept(text: str) -> float:
+        step = pa.derive(parse_strategy_file(f'base = "dp"\n{text}').strategy, with_loss(gpt(), run))
+        return float(pa.costs(step).memory.activations.value(**values))
+
+    said = "[tokens]\nweights = true\ndocuments = true\n" + MEAN
+    plain = kept("")
+    assert [kept(said.format(per)) - plain for per in ("sequence", "document")] == [
+        2 * 3 * 5 + 2 * 3, 2 * 3 * 5 + 2 * 3 * 4 + 4 * 3 * 5]

@@ -8,6 +8,7 @@ from placealg.errors import InputError
 from placealg.importers.model import model_of
 from placealg.importers.read import read_words, reading_of
 from placealg.importers.reading import Options
+from placealg.models.stage_parts import predicting
 
 SIZES = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 64 --micro-batch-size 1"
 LLAMA = "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear"
@@ -131,3 +132,24 @@ def test_bloom_is_the_network_of_its_own_flags() -> None:
     assert model is not None and (model.family, model.total()) == ("bloom", 176_247_271_424)
     for other in ("--swiglu", "--normalization RMSNorm", "--disable-bias-linear", "--position-embedding-type rope"):
         assert model_of(read_words(["pretrain_gpt.py", *flags.split(), *other.split()], Options())) is None
+
+
+PREDICTING = f"{LATENT} --moe-router-score-function sigmoid {OPEN} --ffn-hidden-size 640 --moe-layer-freq ([0]*1+[1]*3)"
+COUNTED = {"predictions": "counted"}
+
+
+@pytest.mark.parametrize(("flags", "said"), [
+    (f"{PREDICTING} --mtp-num-layers 1", {**COUNTED, "term_divisor": "count", "term_axes": ()}),
+    (f"{PREDICTING} --mtp-num-layers 1 --calculate-per-token-loss", {**COUNTED, "preset": "token_mean"}),
+    (f"{PREDICTING} --mtp-num-layers 0", {}), (PREDICTING, {}), (f"{LLAMA} --mtp-num-layers 1", {})])
+def test_what_divides_the_losses_of_later_tokens(flags: str, said: dict[str, object]) -> None:
+    """Each rank and microbatch has a mean over its own; of a model that cannot have such layers nothing is said."""
+    found = read_words(f"pretrain_gpt.py {SIZES} {flags} --bf16".split(), Options())
+    loss = found.strategy.tables.get("loss", {})
+    assert {key: tuple(v) if isinstance(v, (list, tuple)) else v for key, v in loss.items()} == said
+    assert ("predictions" in loss) is bool((model := model_of(found)) and predicting(model.graph))
+
+
+def test_a_number_of_later_tokens_is_a_number() -> None:
+    with pytest.raises(InputError, match="mtp-num-layers is 'one': expected a whole number of at least 0"):
+        read_words(f"pretrain_gpt.py {SIZES} {PREDICTING} --mtp-num-layers one".split(), Options())

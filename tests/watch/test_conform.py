@@ -495,3 +495,16 @@ def test_the_page_lists_every_fault_once_and_more_than_twenty_kinds() -> None:
     assert not set(wrong) - set(listed)
     own = [n for n in listed if n in wrong]
     assert len(own) == len(wrong) and len({n.partition(":")[0] for n in own}) >= 8
+
+
+def test_a_program_that_divides_by_samples_is_told_from_no_run(tmp_path: Path) -> None:
+    """A recording has tokens, not how many samples a row is packed of: one line, and no verdict."""
+    path = tmp_path / "by_samples.toml"
+    path.write_text('base = "zero1"\n[schedule]\nmicrobatch_mean = "samples"\n[loss]\npreset = "token_mean"\n'
+                    'count_axes = ["dp"]\nreference = "sample_mean"\n', encoding="utf-8")
+    case = read_case(str(path), str(FOLDER.parent / "gpt_tied.json"), ())
+    seen = Seen.read((FOLDER / "zero1.json").read_text())
+    with pytest.raises(InputError) as found:
+        nearest(case.strategy, case.model, seen, (), None)
+    assert str(found.value) == ("backward.loss.scale divides by samples, and a run does not tell how many its rows "
+                                "have")

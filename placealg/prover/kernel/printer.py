@@ -305,7 +305,7 @@ class _Printer(Parameters):
 
     def of_numbers(self, e: Event) -> bool:
         """Whether a count is a product of numbers: of tokens, where all ranks have equally many in each microbatch."""
-        return counted_alike(self.reference) and e.unit not in COUNTS_OF_SAMPLES
+        return counted_alike(self.reference, e.unit)
 
     def on_count(self, e: Event) -> None:
         """What a rank has is counted in a microbatch, or in all; or counts of ranks are added up."""

@@ -290,7 +290,8 @@ def _forward(device: _Device) -> None:
     asked = any(g.statistic and g.merge == "mean" for g in device.reference.groups) or terms(graph)
     if asked and device.reference.weighting != "sum":  # a count is no instance's of a unit
         device.stretch("")
-        for counter in (*(device.reference.losses if not counted_alike(device.reference) else ()), *by_samples(device)):
+        losses = (loss for loss in device.reference.losses if not counted_alike(device.reference, loss))
+        for counter in (*losses, *by_samples(device)):
             _count(device, counter)
     for unit, ops in _runs(graph, graph.ops):
         if unit:
@@ -396,8 +397,8 @@ def _weights(device: _Device, loss: str) -> Pair:
 
 def _over_tokens(device: _Device, value: Pair, counter: str = "loss") -> Pair:
     """A sum over tokens as a mean: over all that count in a step, or over those of its microbatch, and microbatches."""
-    alike, shares = counted_alike(device.reference), by_samples(device)
-    if alike:
+    shares = by_samples(device)
+    if counted_alike(device.reference, counter):
         mean = device.scale({TOKENS: -1, **({"m": 1} if shares else {})}, value)
     else:
         mean = device.einsum([value, device.row(INVERSE, (), [_count(device, counter)])], ())
@@ -460,9 +461,12 @@ def _loss_scale(device: _Device) -> Pair:
     return Pair(device.counters["loss_scale"], "First")
 
 
-def counted_alike(reference: Reference) -> bool:
-    """Whether all ranks have equally many tokens that count in each microbatch, by what a verdict assumes."""
-    return "equal_counts" in reference.hypotheses
+def counted_alike(reference: Reference, counter: str = "") -> bool:
+    """Whether all ranks have equally many tokens that count in each microbatch, by what a verdict assumes.
+
+    It assumes nothing of later tokens, of which they may have unequally many, nor of samples.
+    """
+    return "equal_counts" in reference.hypotheses and counter in ("", *reference.separate)
 
 
 def _update(device: _Device, moments: Mapping[str, Number], averages: Mapping[str, Number]) -> dict[Number, Number]:

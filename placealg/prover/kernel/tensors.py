@@ -21,6 +21,7 @@ from placealg.prover.kernel.single import (
     TOKENS,
     by_samples,
     by_statistic,
+    counted_alike,
     in_order,
     starts,
     targets,
@@ -190,7 +191,12 @@ class Tensors(Instructions):
                 return self.scaled(by, value)
         alike = {TOKENS: -1, **({"m": 1} if by_samples(self) else {})}
         single = SScale(self.symbols.powers({"m": -1} if count else alike))
-        return self.emit(Scale(self.machine(by)), [value], value.split, single)
+        if count or all(counted_alike(self.reference, loss) for loss in self.reference.losses):
+            return self.emit(Scale(self.machine(by)), [value], value.split, single)
+        # It is added to what a count divides: in two steps, so that what it falls short by is written as there.
+        ranks = {a: 1 for a in self.reference.data_axes}
+        first = {name: by.get(name, 0) - ranks.get(name, 0) for name in {**by, **ranks}}
+        return self.scaled(ranks, self.emit(Scale(self.machine(first)), [value], value.split, single))
 
     def move(self, e: Event) -> None:
         """What is sent of a tensor, or of its gradient."""

@@ -66,6 +66,10 @@ class Feed(TorchFunctionMode):
         met = [v for v in flat if isinstance(v, Tensor)]
         if not self.given or not (model or any(v.requires_grad for v in met)):
             return args, kwargs
+        if any(torch._C._functorch.is_functorch_wrapped_tensor(v) for v in met):
+            if self.hands:
+                raise Unfed("a transform of torch.func runs the model there")
+            return args, kwargs
         at = [k for k, v in enumerate(flat) if type(v) is Tensor and not v.requires_grad and v.dim() and v.numel() > 1]
         with _disable_current_modes():
             if self.ranks:

@@ -57,6 +57,15 @@ def test_a_number_is_the_fraction_that_it_stands_for(value: float, fraction: Fra
     assert FIELD.number(value * (1 + 1e-9)) != FIELD.number(value)
 
 
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=8), st.sampled_from(("float32", "float64")))
+def test_a_number_is_one_element_whatever_the_array_holds(values: list[float], kind: str) -> None:
+    """Also in an array of a table's size: a batch of ranks together is longer than that of each."""
+    few = np.array(values, kind)
+    many = np.concatenate([few, np.linspace(0.001, 0.999, 1000).astype(kind)])
+    assert FIELD.numbers_of(many, kind)[:few.size].tolist() == FIELD.numbers_of(few, kind).tolist()
+    assert FIELD.numbers_of(np.array([0.1], kind), kind)[0] == FIELD.fraction(Fraction(1, 10))
+
+
 def test_the_root_of_a_fraction_is_its_root() -> None:
     for square in (2, 0.5, 1 / 8, 0.001999):
         assert FIELD.number(sqrt(square)) == FIELD.root(of(FIELD.number(square)))[0]
@@ -167,6 +176,27 @@ def changed(name: str, **given: Any) -> Callable[[list[Op]], list[Op]]:
 def test_data_parallelism_is_the_single_device_in_any_order_of_rows() -> None:
     told = of_ranks()
     assert told.verdict == CONFORMS and told.checked == RANKS * SIZE
+
+
+def test_ranks_that_train_on_the_same_rows_differ_however_the_step_ends() -> None:
+    told = judge([step(r, ROWS[0]) for r in range(RANKS)], step(-1, ROWS[0]))
+    assert not told.differs and told.alike == (0, 1) and told.verdict == DIFFERS
+    assert not of_ranks().alike
+
+
+@pytest.mark.parametrize(("around", "verdict"), [((0,), UNSEEN), ((0, 1), CONFORMS)])
+def test_equal_elements_that_are_masked_apart_are_told_apart(around: tuple[int, ...], verdict: str) -> None:
+    """Of ones a draw drops the second, in every row: nothing but its place tells it from the others."""
+    ones, drawn = at(7), (np.array([1.0, 0.0, 1.0], np.float32),)
+    dropped = [Op("aten::fill_", {"self": ones, "value": 1.0}, ones, ("self",), "", "forward"),
+               Op("aten::bernoulli_", {"self": at(9), "p": 0.5}, at(9), ("self",), "", "forward", drawn),
+               Op("aten::mul_", {"self": ones, "other": at(9)}, ones, ("self",), "", "forward")]
+
+    def drops(ops: list[Op]) -> list[Op]:
+        return [o for op in ops for o in ([*dropped, replace(op, given={**op.given, "other": ones})]
+                                          if op.name == "aten::mul_" else [op])]
+    told = judge([step(r, ROWS[r], drops) for r in range(RANKS)], step(-1, (*ROWS[0], *ROWS[1]), drops), around=around)
+    assert told.verdict == verdict
 
 
 WRONG: dict[str, Callable[[list[Op]], list[Op]]] = {

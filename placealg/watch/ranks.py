@@ -153,7 +153,9 @@ def _handed(seen: Seen, folder: Path, words: Sequence[str], limit: float, traces
             if READ_ON in str(error):
                 continue
             return None
-        beside = f"the script at a world of one, whose model is given what the ranks' are{', in turn' * (way != FED)}"
+        turns = ", in turn" if way != FED else ""
+        beside = (f"the script at a world of one, whose model and loss are given what the ranks' are{turns} (how a "
+                  "rank makes these is not compared)")
         told = lifted(seen, traces, single, beside, given=False, handed=True)
         return told if told.lifted is not None or single.lost else None
     return None

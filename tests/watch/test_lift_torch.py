@@ -122,6 +122,29 @@ def test_the_first_command_on_an_ordinary_script(words: str, placealg: Callable[
     assert bool((told["single_device"] or {"differs": ()})["differs"]) is (told["verdict"] == DIFFERS)
 
 
+@pytest.mark.parametrize(("numbers", "doubt"), [((), False), ((2.0,), False), ((0.5,), False), ((2.0, 0.5), True),
+                                                ((3.0,), True), ((6.0,), True), ((5.0,), False)])
+def test_a_number_that_may_be_a_count_of_rows_is_doubted(numbers: tuple[float, ...], doubt: bool) -> None:
+    """Three rows of two elements on each rank, in two microbatches: one number of these is theirs."""
+    import torch
+
+    from placealg.watch.recorder.feed import Feed
+
+    rows = torch.ones(3, 2)
+    feed = Feed(lambda: True, [[[[rows * k]]] * 2 for k in (1, 2)], "fed")
+    feed.counts.add(2)
+    weight = torch.ones(2, requires_grad=True)
+    with feed:
+        feed.begin()
+        for _ in range(2):
+            ((x,), _) = feed.call((rows.clone(),), {}, True)
+            made = x * weight
+            for number in numbers:
+                made = made * number
+            assert x.shape == (6, 2) and made.shape == (6, 2)
+    assert bool(feed.doubt) is doubt
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["--own", "--norm", "--mixed"])
 def test_what_stages_make_of_gradients_is_not_one_device_s(how: str, placealg: Callable[..., Outcome]) -> None:

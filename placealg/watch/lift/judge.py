@@ -99,6 +99,9 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, al
     for name in dict.fromkeys(n for r in runs for n in r.trace.final if starts.label(n) not in single.named):
         told.unseen.append(Finding("the single device has none of this name", name))
     steering = [f for r in runs for f in steered(r, single)]
+    made = [r.derived for r in runs]
+    if handed and alone.derived not in (sum(made), *(made[:1] if len(set(made)) == 1 else ())):
+        steering.append(Finding("what models have made was handed to the single device as data"))
     if steering:
         told.unseen.extend(steering)
         told.differs = [f for f in told.differs if f.what.startswith(BEGAN)]

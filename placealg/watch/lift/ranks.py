@@ -39,10 +39,13 @@ class Run:
     gradients: dict[str, Array | None] = field(default_factory=dict)
     gives: dict[int, bool] = field(default_factory=dict)
     """Another rank -> whether both have given the same to every sum that they take part in."""
+    derived: int = 0
+    """How many of the tensors that the script has handed to models and losses were made of what models have made."""
     inputs: list[Array] = field(default_factory=list)
     """What modules read that no op in a module has written, and that is no named tensor."""
     computed: set[int] = field(default_factory=set)
-    """Storages that ops in modules, in backward and in updates have written, and what was made of these."""
+    """Storages that ops in modules, in backward and in updates have written, and what was made of these, or of named
+    tensors."""
     due: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Op -> the gradients that the optimizer reads before it."""
 
@@ -128,13 +131,15 @@ class World:
         """Do to a rank's memory what an op does."""
         if op.name == HANDED:
             for place, numbers in zip(op.read, op.drawn, strict=True):
-                if self.handed and place.store not in one.computed:  # else it is what a model has made
+                if place.store in one.computed or place.store in one.memory.named:
+                    one.derived += 1
+                elif self.handed:
                     one.memory.put(place, self.field.numbers_of(numbers, place.dtype))
             return
         if op.phase == "forward" and not communicates(op):
             one.inputs += [one.memory.get(p) for p in op.read if p.floating and p.size > 1 and p.shape
                            and p.store not in one.computed and p.store not in one.memory.named]
-        if op.phase != "between" or any(p.store in one.computed for p in op.read):
+        if op.phase != "between" or any(p.store in one.computed or p.store in one.memory.named for p in op.read):
             one.computed.update(p.store for p in op.written)
         for store in op.lost:
             if store in one.memory.stores:

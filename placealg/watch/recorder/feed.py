@@ -24,9 +24,6 @@ from placealg.watch.recorder.ops import user_line
 Given = list[list[Tensor]]
 """What one call of a model, and what meets the result, is given: for each call the tensors that are data."""
 
-LEAST = 8
-"""From which number on a number is told that is also one of elements."""
-
 
 class Unfed(RuntimeError):
     """A single device cannot be handed what the ranks were."""
@@ -45,7 +42,26 @@ class Feed(TorchFunctionMode):
         """What is told of the tensors that are handed over."""
         self.given: list[Given] = []
         self.counts = {n for r in ranks for group in r for call in group for v in call for n in (v.numel(), len(v))
-                       if n >= LEAST}
+                       if n > 1}
+        self.counted: list[tuple[int, int, str]] = []
+        """(call of a model, number that may be a count of its rows, line)."""
+        self.first = 0
+        """The call of a model with which the step that is recorded begins."""
+
+    def begin(self) -> None:
+        """The step that is recorded begins."""
+        self.first = len(self.given)
+
+    @property
+    def doubt(self) -> str:
+        """Where a number may be a count of one rank's rows, "" if none may; one a microbatch may be that of these."""
+        microbatches, line, met = len(self.given) - self.first, self.told, set()
+        for group, number, here in self.counted:
+            if number != microbatches or group in met:
+                line = line or here
+            else:
+                met.add(group)
+        return line and f"what it multiplies by may be a count of one rank's rows ({line})"
 
     def call(self, args: Any, kwargs: Any, model: bool) -> tuple[Any, Any]:
         """The arguments of a module of the script's: of a model, or of a loss."""
@@ -64,7 +80,7 @@ class Feed(TorchFunctionMode):
         """Arguments with the ranks' data in place of the script's own, if a model takes or has made any of them."""
         flat, form = tree_flatten((args, kwargs))
         met = [v for v in flat if isinstance(v, Tensor)]
-        if not self.given or not (model or any(v.requires_grad for v in met)):
+        if not self.given or not (model or any(v.grad_fn is not None for v in met)):
             return args, kwargs
         if any(torch._C._functorch.is_functorch_wrapped_tensor(v) for v in met):
             if self.hands:
@@ -115,10 +131,11 @@ class Feed(TorchFunctionMode):
     def tell(self, flat: Sequence[Any], loose: Sequence[Tensor], name: str) -> None:
         """Numbers that may be counts of one rank's rows."""
         here = {n for call in self.given[-1] for v in call for n in (v.numel(), len(v))} if not self.hands else set()
-        numbers = [float(v) for v in flat if isinstance(v, int | float) and not isinstance(v, bool)
-                   ] if name in PRODUCTS else []
-        if loose or any(n == c or abs(n * c - 1) < 1e-9 for n in numbers for c in self.counts - here):
-            self.told = self.told or f"what it multiplies by may be a count of one rank's rows ({user_line()})"
+        if loose:
+            self.told = self.told or user_line()
+        numbers = [v for v in flat if isinstance(v, int | float) and v] if name in PRODUCTS else []
+        self.counted += [(len(self.given), c, user_line()) for c in self.counts - here for n in numbers
+                         if n == c or abs(n * c - 1) < 1e-9]
 
 
 PRODUCTS = frozenset(("mul", "div", "truediv", "rtruediv", "rmul", "imul", "itruediv", "true_divide", "divide",

@@ -145,6 +145,7 @@ class Launch:
     def begin(self) -> None:
         """The step that is recorded begins: the model runs, or a message of another stage is awaited."""
         self.begun = True
+        self.feed.begin()
         self.followed.begin_again()
         if self.observation is not None:
             self.observation.begin_again()
@@ -211,7 +212,7 @@ class Launch:
         try:
             block.__exit__(None, None, None)
             self.followed.trace.first = frozenset(self.first - {""})
-            self.followed.trace.lost = BY_ITSELF if self.apart else self.feed.told
+            self.followed.trace.lost = BY_ITSELF if self.apart else self.feed.doubt
             (self.folder / f"{rank}.{ALONE if self.alone else 'trace'}").write_bytes(pickle.dumps(self.followed.trace))
             if self.batches and not self.alone:
                 torch.save(self.batches, self.folder / f"{rank}.batches")

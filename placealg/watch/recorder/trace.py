@@ -165,7 +165,7 @@ class Tracer(TorchDispatchMode):
         name = func._schema.name
         if name == "aten::set_":  # from here on the tensor stands in other memory, which nothing has written
             made = func(*args, **kwargs)
-            self.told(self.leaf, func, made)
+            self.told(lambda _, there: self.leaf(there), func, made)
             return made
         if func.namespace in NAMESPACES and name.partition("::")[2] in SILENT:
             made = func(*args, **kwargs)
@@ -175,16 +175,16 @@ class Tracer(TorchDispatchMode):
         if self.waiting and name == "aten::copy_" and args[1].untyped_storage()._cdata not in self.stores:
             self.sums.pop(self.store(args[0]), None)
             return func(*args, **kwargs)  # a backend's own copy onto what a collective made, while it is waited for
-        told = self.told(self.before, func, func, args, kwargs, inputs)
+        told = self.told(self.before, func, args, kwargs, inputs)
         made = func(*args, **kwargs)
         if told is not None:
-            self.told(self.after, func, func, args, kwargs, made, *told)
+            self.told(self.after, func, args, kwargs, made, *told)
         return made
 
     def told(self, part: Any, func: Any, *args: Any) -> Any:
         """What a part of the recorder says of an op: where it fails the run goes on, and nothing is claimed of it."""
         try:
-            return part(*args)
+            return part(func, *args)
         except Exception as error:
             self.trace.unseen.setdefault(f"{func._schema.name}, at which the recorder failed: {type(error).__name__} "
                                          f"{' '.join(str(error).split())[:120]}", user_line())

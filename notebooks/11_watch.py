@@ -86,7 +86,7 @@ for hypothesis in told["hypotheses"]:
     print(f"  {hypothesis['name']}: {hypothesis['says']}")
 assert told["verdict"] == "CONFORMS" and told["exit"] == 0
 assert told["gradient_paths"]["matched"] == told["gradient_paths"]["of"] == 74
-assert {h["name"] for h in told["hypotheses"]} == {"same_code", "same_path", "local_ops", "dispatched", "kept_state"}
+assert {h["name"] for h in told["hypotheses"]} == {"same_code", "same_path", "meant", "dispatched", "kept_state"}
 
 # %% [markdown]
 # Is that worth anything? Hold the same run against data parallelism. The loss goes down in both, and a comparison of
@@ -112,35 +112,35 @@ for file in ("by_hand", "fsdp2", "tp_sp"):
     assert told["verdict"] == "CONFORMS"
 
 # %% [markdown]
-# ## A fault, its proof, and its measure
+# ## A fault, its proof, and what became of it
 #
 # With sequence parallelism each rank sees its share of the tokens, so a norm's gradient must be summed over tp. This
 # run leaves that out for the last norm. The difference is named, becomes edits of the program, and the edited program
-# is refuted with a ratio: how much of the gradient is there. Beside it stands what was *measured*: in a float64 run next
-# to the single device, how often each token counts. The two know nothing of each other.
+# is refuted with a ratio: how much of the gradient is there. Beside it stands a second witness, which knows nothing of
+# programs: all ops that ran, run again in exact numbers beside a single device, do not end as that does.
 
 # %%
-told = conform(RECORDINGS / "weighed_apart.json", "tp_sp_keep")
+told = conform(RECORDINGS / "norm_apart.json", "tp_sp_keep")
 print(told["differences"][0]["says"])
 print(told["edits"])
-print(told["edited"]["verdict"], "|", told["weights"]["beside_the_proof"])
+print(told["edited"]["verdict"], "| ratio", told["edited"]["counterexample"]["mass"])
+print("\n".join(told["single_device"]["differs"][:3]))
 assert told["verdict"] == "DIFFERS" and told["edited"]["verdict"] == "REFUTED"
-assert "the proof's ratio 1/tp is 0.5 there" in told["weights"]["beside_the_proof"]
-assert abs(told["weights"]["groups"]["head.norm.weight"]["mean"] - 0.5) < 1e-9
+assert told["edited"]["counterexample"]["mass"] == "1/tp"
+assert told["single_device"]["verdict"] == "DIFFERS"
 
 # %% [markdown]
 # ## What no collective tells
 #
-# A loss that divides inside a fused kernel leaves no factor to see. The recorder says so, by name, and claims nothing
-# of it; the measured weights are 1/2.
+# A loss that divides inside a kernel of its own leaves no factor to see: every event is the program's. The single
+# device tells, and which op made the first value that it does not have.
 
 # %%
-told = conform(RECORDINGS / "weighed_kernel.json", "dp")
-print(told["verdict"], "|", told["weights"]["differences"][0]["says"])
-print("unseen:", told["unseen"][0]["what"])
+told = conform(RECORDINGS / "kernel.json", "dp")
+print(told["verdict"], "|", told["gap"])
+print("\n".join(told["single_device"]["differs"][:3]))
 assert told["verdict"] == "DIFFERS" and not told["differences"]
-assert "by how many tokens the loss divides" in told["unseen"][0]["what"]
-assert told["weights"]["groups"]["head.weight"]["mean"] < 0.6
+assert told["single_device"]["verdict"] == "DIFFERS"
 
 # %% [markdown]
 # ## Exercise
@@ -176,5 +176,5 @@ assert changed(lambda term: None)["verdict"] == "CONFORMS"
 # **What could be wrong with this?** CONFORMS says that the recorded runs, at their sizes, communicate, scale, sum and
 # update as the program says, and that the program equals the single device at all sizes. It does not say that your code
 # is proved. Other sizes need `same_code` (record them: one process stands for any rank of any mesh on PyTorch's fake
-# group), other batches `same_path`, what happens between collectives `local_ops` (measured weights test it at the sizes
-# of the run), and the recorder's own sight `dispatched`. [docs/watch.md](../docs/watch.md) lists what is not compared.
+# group), other batches `same_path`, the single device is taken for what is `meant`, and the recorder's own sight is
+# `dispatched`. [docs/watch.md](../docs/watch.md) lists what is not compared.

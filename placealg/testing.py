@@ -158,11 +158,10 @@ def assert_trains_as(strategy: str | PathLike[str] | None, step: Callable[[], ob
     None, the one is taken that the placements and the gradients' ways tell, and `.rests` of what is returned says on
     what that rests.
 
-    With a `reference`, three more steps measure how often each token counts in every gradient, which nothing else sees
-    inside an op: (the single device's model in float64, a function of it and `batch`). The function gives the losses
-    of each token, (sequences, tokens), whose sum is the loss; `batch` is what all ranks together train on in a step,
-    the same each time. `clip` is the norm to which the single device clips; 0 leaves it open. Without a reference the
-    verdict says that nothing was measured.
+    The `reference` is the single device, beside which all that ran is run again: (its model, a function of that and
+    `batch`). The function gives the losses of each token, (sequences, tokens), whose sum is the loss; `batch` is what
+    all ranks together train on in a step, the same each time. `clip` is the norm to which the single device clips; 0 if
+    it does not clip. Without a reference nothing is known of what ops compute, and this raises: a difference is told.
     """
     __tracebackhide__ = True
     need_torch()

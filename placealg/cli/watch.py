@@ -97,9 +97,8 @@ def _told(chosen: Namespace, seen: Seen, names: Mapping[str, str]) -> Conformanc
 
 def _first(told: Conformance) -> str:
     """The first thing that is not the program's, or could not be followed."""
-    differences = (*told.comparison.differences, *told.comparison.measured.differences)
-    if differences:
-        return differences[0].says
+    if told.comparison.differences:
+        return told.comparison.differences[0].says
     unseen = [u.what for u in told.comparison.unseen] or list(told.comparison.seen.lifted.unseen
                                                               if told.comparison.seen.lifted else ())
     return f"{unseen[0] if unseen else 'what ops compute'} could not be followed"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
-from placealg.arith import parse
 from placealg.prover.verdict import PROVED, REFUTED, Report
 from placealg.render.proof import COLOURS, assumption, counterexample
 from placealg.render.text_layout import Cell, Line, Span, bold, dim, indent, line, prose, table
 from placealg.watch.seen import Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, HYPOTHESES, UNSEEN, Conformance
-from placealg.watch.weights import number, outline
 from placealg.watch.wires import sent
 
 COLOUR = {CONFORMS: "green", DIFFERS: "bold red", UNSEEN: "yellow"}
 
 MEANS = {
-    CONFORMS: "every event that was recorded is an event of the program, and the other way round",
+    CONFORMS: "every event that was recorded is an event of the program, and the other way round; run again in exact "
+              "numbers, all ends as on a single device",
     DIFFERS: "the run does something else than the program",
     UNSEEN: "part of the run could not be followed, so nothing is claimed of it",
 }
@@ -38,7 +36,7 @@ def page(told: Conformance, width: int, says: Mapping[str, str], command: str = 
     lines += [(), *indent(_proof(told, width - 2)), (), *indent(_run(told, width - 2))]
     if told.proposed:
         lines += [(), *_proposed(told, width)]
-    if told.comparison.differences or told.comparison.measured.differences:
+    if told.comparison.differences:
         lines += [(), *_differences(told, width)]
     if told.comparison.unseen:
         lines += [(), *_unseen(told, width)]
@@ -103,18 +101,15 @@ def _run(told: Conformance, width: int) -> list[Line]:
     seen, tally = told.seen, told.comparison.tally
     mesh = ", ".join(f"{a} = {n}" for a, n in seen.mesh.items()) or "one device"
     ranks = "all" if len(seen.ranks) == seen.world else ", ".join(str(r.rank) for r in seen.ranks)
-    rows: list[list[Cell]] = [[dim(h) for h in ("run", "ranks", "group", "gradient paths", "collectives",
-                                                "measured weights")],
+    rows: list[list[Cell]] = [[dim(h) for h in ("run", "ranks", "group", "gradient paths", "collectives")],
                               [mesh, ranks, seen.backend, f"{tally.paths} of {tally.of_paths}",
-                               f"{tally.messages} of {tally.of_messages - tally.apart}",
-                               "; ".join(outline(told.comparison.measured))]]
-    lines = table(rows, "llllll", width, wrap={5: 12})
-    lines += _measured(told, width)
+                               f"{tally.messages} of {tally.of_messages - tally.apart}"]]
+    lines = table(rows, "lllll", width)
     lines += _lifted(told.seen, width)
     lines += prose(_sent(told), width, "dim") if seen.ranks and _sent(told) else []
     if tally.apart:
-        lines += prose(f"{tally.apart} more collectives reach no parameter, or no other rank: numbers that are "
-                       "printed, say", width, "dim")
+        lines += prose(f"{tally.apart} more collectives reach no parameter here, or no other rank: numbers that are "
+                       "printed, or gradients that another rank reads, say", width, "dim")
     for text in tally.legal.values():
         lines += prose(f"the same in another form: {text}", width, "dim")
     for text in tally.not_compared:
@@ -132,20 +127,6 @@ def _sent(told: Conformance) -> str:
     return f"messages of rank {first.rank}: {'; '.join(parts)}" if parts else ""
 
 
-def _measured(told: Conformance, width: int) -> list[Line]:
-    """What is to be said of measured weights where there are any."""
-    found = told.comparison.measured
-    lines: list[Line] = []
-    if found.known and found.clip:
-        lines += prose(f"measured: all gradients are clipped to the norm {found.clip:.6g}", width, "dim")
-    for note, count in found.skipped:
-        lines += prose(f"not measured, {count} gradient{'s' if count > 1 else ''}: {note}", width, "dim")
-    if found.good and (told.comparison.differences or told.comparison.unseen):
-        lines += prose("the measured weights are those of the single device: what the recorder saw besides changed "
-                       "none of them at these sizes, or it read it wrongly", width)
-    return lines
-
-
 def _lifted(seen: Seen, width: int) -> list[Line]:
     """What came of running all ranks again beside a single device."""
     found = seen.lifted
@@ -161,7 +142,7 @@ def _lifted(seen: Seen, width: int) -> list[Line]:
 
 
 def _differences(told: Conformance, width: int) -> list[Line]:
-    every = told.comparison.differences + told.comparison.measured.differences
+    every = told.comparison.differences
     lines: list[Line] = [line(bold("differs"))]
     for k, difference in enumerate(every[:_MOST]):
         more = len(difference.parameters) - 1
@@ -179,26 +160,7 @@ def _differences(told: Conformance, width: int) -> list[Line]:
         lines += [(), *prose(f"there is no program to judge: {told.gap}", width, hang=2)]
     if told.edited is not None:
         lines += [(), *_edited(told.edited, width)]
-        lines += indent(prose(text, width - 2) if (text := beside(told)) else [])
     return lines
-
-
-def beside(told: Conformance) -> str:
-    """The measured weights of the group that the counterexample names, beside its ratio at the sizes of the run."""
-    found = told.edited.counterexample if told.edited is not None else None
-    mean = dict(told.comparison.measured.mean)
-    if found is None or found.group not in mean:
-        return ""
-    low, high = dict(told.comparison.measured.spread)[found.group]
-    sizes = ", ".join(f"{a} = {n}" for a, n in told.seen.mesh.items())
-    text = (f"measured at {sizes}: tokens count {number(low)} to {number(high)} times in {found.group}, "
-            f"{number(mean[found.group])} on average")
-    if not found.mass:
-        return text
-    at = {**{a: Fraction(n) for a, n in told.seen.mesh.items()}, "m": Fraction(max(told.seen.microbatches, 1))}
-    said = parse(found.mass)
-    return f"{text}; the proof's ratio {found.mass} is {number(float(said.evaluate(at)))} there" if set(
-        said.names()) <= set(at) else text
 
 
 def _edited(report: Report, width: int) -> list[Line]:
@@ -226,11 +188,7 @@ def _unseen(told: Conformance, width: int) -> list[Line]:
 
 
 def _conditions(told: Conformance, width: int, says: Mapping[str, str]) -> list[Line]:
-    mesh = ", ".join(f"{a} = {n}" for a, n in told.seen.mesh.items())
-    ran = told.seen.lifted is not None and told.seen.lifted.verdict == CONFORMS
-    more = {"local_ops": f" (at {mesh} {'run again' if ran else 'measured'})"} if (
-        ran or told.comparison.measured.good) else {}
-    rows: list[list[Cell]] = [[dim("assuming" if not k else ""), name, HYPOTHESES[name] + more.get(name, "")]
+    rows: list[list[Cell]] = [[dim("assuming" if not k else ""), name, HYPOTHESES[name]]
                               for k, name in enumerate(told.hypotheses)]
     rows += [["", h.name, assumption(h, says)] for h in told.report.hypotheses]
     rows.append([dim("not seen"), "", NOT_SEEN])
@@ -261,31 +219,16 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
-def weights(told: Conformance) -> dict[str, Any] | None:
-    """The measured weights as JSON; None where nothing was measured."""
-    found = told.comparison.measured
-    if not found.probes:
-        return None
-    spread = dict(found.spread)
-    return {"gradients": {"measured": found.known, "of": found.of}, "probes": found.probes, "furthest": found.off,
-            "clip": found.clip or None, "not_measured": dict(found.skipped),
-            "groups": {g: {"mean": mean, "least": spread[g][0], "most": spread[g][1]} for g, mean in found.mean},
-            "differences": [{"kind": d.kind, "group": d.group, "says": d.says, "factor": d.factor,
-                             "parameters": list(d.parameters), "ranks": list(d.ranks)} for d in found.differences],
-            "beside_the_proof": beside(told) or None}
-
-
 def document(told: Conformance, timing: bool = True) -> dict[str, Any]:
     """The verdict as JSON."""
     tally, seen = told.comparison.tally, told.seen
     return {
-        "version": 3, "strategy": told.strategy, "model": told.report.model, "verdict": told.verdict,
+        "version": 4, "strategy": told.strategy, "model": told.report.model, "verdict": told.verdict,
         "mesh": dict(seen.mesh), "ranks": [r.rank for r in seen.ranks], "backend": seen.backend, "torch": seen.torch,
         "shims": list(seen.shims), "read_off": list(told.settings),
         "program": {"sha256": told.digest, "text": told.program}, "kernel": told.kernel,
         "gradient_paths": {"matched": tally.paths, "of": tally.of_paths},
         "collectives": {"matched": tally.messages, "of": tally.of_messages - tally.apart, "apart": tally.apart},
-        "weights": weights(told),
         "single_device": _beside(seen),
         "no_single_device": seen.alone or None,
         "sent": [{"rank": r.rank, "what": what, "type": kind, "bytes": size, "messages": count}

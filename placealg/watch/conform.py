@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from placealg.errors import InputError
 from placealg.models.model import Model
 from placealg.step.program import Step
-from placealg.watch.alike import afterwards, copies, counts, ends, inputs, norms, settings
 from placealg.watch.differences import Difference, Tally, Unseen, merged
 from placealg.watch.expected import Route, routes_of
-from placealg.watch.given import gifts, layouts
 from placealg.watch.messages import other_messages
 from placealg.watch.names import Named, names_of
 from placealg.watch.paths import Paths
-from placealg.watch.rest import resting
-from placealg.watch.seen import FOREIGN, REPEATED, TERM, UNFOLLOWED, RankSeen, Seen
+from placealg.watch.rest import resting, split_over
+from placealg.watch.seen import FOREIGN, TERM, UNFOLLOWED, RankSeen, Seen
 from placealg.watch.stages import stage_axes, stage_of, with_seeds
-from placealg.watch.weights import Measured, measured
 from placealg.watch.wires import Wires
 
 
@@ -34,12 +30,11 @@ class Comparison:
     unseen: tuple[Unseen, ...]
     tally: Tally
     loss_seen: bool
-    measured: Measured = Measured()
 
     @property
     def matched(self) -> bool:
         """Whether nothing differs, and everything was seen."""
-        return not self.differences and not self.unseen and not self.measured.differences
+        return not self.differences and not self.unseen
 
 
 def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None = None,
@@ -62,11 +57,6 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     tally = Tally()
     raw: list[tuple[int, Difference]] = []
     unseen: list[tuple[int, Unseen]] = []
-    weighed = measured(step, seen, names, group_of)
-    if types and weighed.probes and seen.dtype == "float64":
-        tally.not_compared.append("the bytes per element of [types]: weights were measured in float64; record the "
-                                  "step as it trains for those")
-        types = None
     wires = Wires(step, seen, types or {})
     for rank in seen.ranks:
         loose = [what for what in (FOREIGN, UNFOLLOWED) if what in rank.unseen]
@@ -74,7 +64,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
             unseen.append((rank.rank, Unseen("", loose[0])))
             continue
         stage = stage_of(step, seen, rank, names)
-        paths = Paths(step, seen, rank, names, tally, weighed)
+        paths = Paths(step, seen, rank, names, tally)
         bare = [c.parameter for c in rank.chains if not c.elements]
         if bare:  # sharded over more ranks than it has rows: what moves nothing leaves no trace of what it is
             unseen += [(rank.rank, Unseen(name, "what a rank does that holds none of its elements")) for name in bare]
@@ -97,13 +87,11 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         unseen += [(rank.rank, Unseen("", what)) for what in rank.unseen if "::" in what
                    and not (what.startswith(TERM) and any(e.value.endswith(("balance_loss", "z_loss"))
                                                           for e in step.events))]
-        unseen += [(rank.rank, Unseen("", "ids of tokens of which a lookup reads some twice, or others"))
-                   for told in rank.inputs[:1] if any(f":{REPEATED}" in i for i in rank.inputs)]
     weighted = [s for rank in seen.ranks for s in rank.seeds if s.most - s.least > 1e-4]
-    if weighted and not weighed.good and not seen.settled:
+    if weighted and not seen.settled:
         unseen.append((-1, Unseen("", "numbers by which the loss multiplies tokens: they count "
                                   f"{min(s.least for s in weighted):.4g} to {max(s.most for s in weighted):.4g} times "
-                                  "their mean; measure weights beside a single device")))
+                                  "their mean")))
     if pipeline.axis:
         places: dict[tuple[int, ...], list[RankSeen]] = {}
         for rank in seen.ranks:
@@ -117,31 +105,23 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     if drawn:
         tally.not_compared.append(f"random numbers, which {', '.join(drawn)} draws: which ranks draw the same ones")
     raw += [(-1, d) for d in wires.at_rest()]
-    raw += [(-1, d) for told in (counts(step, seen), settings(seen, names, group_of, tally)) for d in told]
-    read = list(inputs(step, seen, tally))
+    raw += [(-1, d) for d in counts(step, seen)]
+    rates(seen, tally)
+    raw = _one_number(raw, step, seen, unseen)
     if not seen.settled:
-        raw += [(-1, d) for d in _owners(seen, names, group_of, unseen)]
-        raw += [*gifts(seen, names, group_of, unseen), *((-1, d) for d in layouts(seen, names, group_of, routes))]
-        raw += [(-1, d) for told in (afterwards(seen), read) for d in told]
-        if not any(d.kind in ("clip", "norm", "order") for _, d in raw):
-            raw += [(-1, d) for d in norms(step, seen, names, routes, group_of)]
-    raw = _one_number(raw, step, seen, weighed, tally, unseen)
-    wrong = {d.group for _, d in raw if d.kind != "clip"}  # replicas of these differ because of what a step did
-    if not seen.settled:
+        wrong = {d.group for _, d in raw if d.kind != "clip"}  # replicas of these differ because of what a step did
         raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
-        raw += [(-1, d) for d in ends(step, seen, names, group_of) if d.group not in wrong]
     loss = all(s.factor is not None for r in seen.ranks for s in r.seeds)
-    if not loss and not weighed.good and not seen.settled:
-        unseen.append((-1, Unseen("", "by what the loss multiplies tokens: measure weights beside a single device")))
-    return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss, weighed)
+    if not loss and not seen.settled:
+        unseen.append((-1, Unseen("", "by what the loss multiplies tokens")))
+    return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss)
 
 
-def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, weighed: Measured, tally: Tally,
-                unseen: list[tuple[int, Unseen]]) -> list[tuple[int, Difference]]:
+def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, unseen: list[tuple[int, Unseen]]
+                ) -> list[tuple[int, Difference]]:
     """The differences without those that say that all gradients are multiplied by one number of no known origin.
 
-    A norm that is turned into a number of Python leaves no trace: a program that clips may do so. Measured weights tell
-    whether it did; without them that is not seen.
+    A norm that is turned into a number of Python leaves no trace: a program that clips may do so, which is not seen.
     """
     scaled = [d.factor for _, d in raw if d.kind == "scale" and d.factor is not None]
     alike = {f"{f:.6g}" for f in scaled}
@@ -151,13 +131,41 @@ def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, weigh
     if len(alike) != 1 or len(scaled) != trained or scaled[0] <= 0 or len(clips) != trained or any(
             abs(scaled[0] / n - 1) < 1e-3 for n in sizes) or not any(e.verb == "clip" for e in step.events):
         return raw
-    if not weighed.good:
-        unseen.append((-1, Unseen("", f"the number {float(alike.pop()):.4g}, by which all gradients are multiplied")))
-    else:
-        tally.paths += trained
-        tally.legal["number"] = (f"all gradients are multiplied by a number, {float(alike.pop()):.4g}: measured, it is "
-                                 "the factor by which they are clipped")
+    unseen.append((-1, Unseen("", f"the number {float(alike.pop()):.4g}, by which all gradients are multiplied")))
     return [(rank, d) for rank, d in raw if d.kind != "scale" and d not in clips]
+
+
+def counts(step: Step, seen: Seen) -> Iterator[Difference]:
+    """Ranks that run another number of microbatches, and losses that divide by other numbers of tokens."""
+    first = seen.ranks[0]
+    for rank in seen.ranks[1:]:
+        if len(rank.seeds) != len(first.seeds):
+            yield Difference("accumulation", "", f"rank {rank.rank} runs {len(rank.seeds)} backwards in a step, and "
+                             f"rank {first.rank} {len(first.seeds)}; the program's ranks all run m")
+            return
+    if "equal_counts" not in step.reference.hypotheses:
+        return
+    told = [(s.tokens, r.rank, s.microbatch) for r in seen.ranks for s in r.seeds if s.signed and s.factor is not None]
+    for tokens, number, microbatch in told[1:]:
+        if tokens != told[0][0]:
+            yield Difference("counts", "", f"the loss of microbatch {microbatch} on rank {number} is a mean over "
+                             f"{tokens:g} tokens, and that of microbatch {told[0][2]} on rank {told[0][1]} over "
+                             f"{told[0][0]:g}: tokens count unequally; the program's proof assumes equal counts", "",
+                             (), (), None, (), {"loss": {"assume": []}})
+            return
+
+
+def rates(seen: Seen, tally: Tally) -> None:
+    """Say by which numbers each parameter is updated, where these are not one for all: a strategy says none."""
+    every: dict[str, list[str]] = {}
+    for chain in seen.ranks[0].chains:
+        every.setdefault(chain.settings, []).append(chain.parameter)
+    if len(every) > 1:
+        shared = set.intersection(*(set(s.split("; ")) for s in every))
+        said = "; ".join(f"{', '.join(v for v in s.split('; ') if v not in shared) or 'less'} for {len(of)} of them, "
+                         f"{of[0]} first" for s, of in every.items())
+        tally.not_compared.append(f"by which numbers each parameter is updated: they differ ({said}), and a strategy "
+                                  "says none")
 
 
 def _layers(names: Mapping[str, Named], seen: Seen, model: Model) -> dict[str, int]:
@@ -193,38 +201,23 @@ def _absent(ranks: Sequence[RankSeen], names: Mapping[str, Named], model: Model,
 
 def _starts(step: Step, seen: Seen, names: Mapping[str, Named], routes: Mapping[str, Route],
             group_of: Mapping[str, Any]) -> Iterator[Difference]:
-    """Replicas that are not equal when the step starts."""
+    """Replicas that are not equal when the step starts, of each place in every parameter of every layer."""
     if seen.backend == "fake":
         return
-    for group, name, places in copies(step, seen, names, group_of):
-        if any(len({(c.start, c.elements) for _, c in replicas}) > 1 for replicas in places):
-            event = routes[group].broadcast
-            if event is None:
-                continue
-            yield Difference("replicas differ", group, f"{name}: its replicas differ when the step starts; the "
+    alike: dict[tuple[str, int], dict[str, None]] = {}
+    for name, named in names.items():
+        alike.setdefault((named.parameter, named.instance), {})[name] = None
+    for (parameter, _), every in alike.items():
+        group, name = group_of[parameter], next(iter(every))
+        found: dict[tuple[int, ...], set[tuple[str, int]]] = {}
+        for rank, chain in ((r, c) for r in seen.ranks for c in r.chains if c.parameter in every):
+            shards = set(chain.shard) | split_over(step, group)
+            place = tuple(rank.coordinates.get(a, 0) for a in seen.mesh if a in shards)
+            found.setdefault(place, set()).add((chain.start, chain.elements))
+        event = routes[group.name].broadcast
+        if event is not None and any(len(replicas) > 1 for replicas in found.values()):
+            yield Difference("replicas differ", group.name, f"{name}: its replicas differ when the step starts; the "
                              "program starts from equal ones", "", ({"drop": event.path},), (name,))
-
-
-def _owners(seen: Seen, names: Mapping[str, Named], group_of: Mapping[str, Any],
-            unseen: list[tuple[int, Unseen]]) -> Iterator[Difference]:
-    """Parameters of which copies are updated, and some elements by no rank, or by several."""
-    found: dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]] = {}
-    axes: dict[str, set[str]] = {}
-    told = {c.parameter for r in seen.ranks for c in r.chains if not c.updated or c.unseen}
-    chains = [(r, c) for r in seen.ranks for c in r.chains if c.owned >= 0 and c.parameter not in told]
-    for _, chain in chains:
-        axes.setdefault(chain.parameter, set()).update(a for h in chain.new for a in h.axes)
-    for rank, chain in chains:
-        place = tuple(k for a, k in rank.coordinates.items() if a not in axes[chain.parameter])
-        found.setdefault((chain.parameter, place), []).append((chain.owned, chain.elements))
-    for (name, _), every in found.items():
-        owned, elements = sum(k for k, _ in every), every[0][1]
-        if len(every) < prod(seen.mesh.get(a, 1) for a in axes[name]):
-            unseen.append((-1, Unseen(name, "which elements the ranks update that were not recorded")))
-        elif owned != elements:
-            group = group_of[names[name].parameter].name
-            yield Difference("update", group, f"{name}: {owned} copies of its {elements} elements are updated, where "
-                             "each has one", "", (), (name,))
 
 
 def _merged_unseen(raw: Sequence[tuple[int, Unseen]]) -> Iterator[Unseen]:

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from statistics import median
 from typing import Any, Unpack
 
 from placealg.cases.case import CommandOptions, model_of, read_case
@@ -29,15 +28,18 @@ from placealg.watch.differences import Difference, Unseen
 from placealg.watch.names import USUAL, model_by_names, names_of
 from placealg.watch.opaque import NAMELESS, opaque
 from placealg.watch.propose import Proposal, proposals
-from placealg.watch.seen import CLIPPED, Seen
+from placealg.watch.seen import Seen
 from placealg.watch.verdict import CONFORMS, DIFFERS, UNSEEN, Conformance
-from placealg.watch.weights import CLOSE
 
 _Reading = tuple[Comparison, tuple[str, ...], Strategy]
 """A comparison, what was read off the run in words, and the strategy with it."""
 
 _MOST = 24
 """How many proposals are held against a recording."""
+
+NO_SINGLE_DEVICE = ("no single device stood beside the run, which alone tells; `placealg watch` starts one, and a test "
+                    "gives `reference=`")
+"""What lacks where nothing is said of it."""
 
 
 def judge(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit] = (), names: Mapping[str, str] | None
@@ -68,12 +70,7 @@ def conformance(seen: Seen, strategy: str | None, config: Model | str | None, na
                 raise
             raise InputError("no strategy of whole layers is this run, and of what is inside of them nothing is known "
                              f"but names, such as '{trained[0]}'") from error
-    if told.verdict != CONFORMS or told.report.model != NAMELESS or seen.lifted is not None:
-        return told
-    beside = Unseen("", "what ops compute, which of a model that no table knows only a single device tells"
-                    + (f": {seen.alone}" if seen.alone else ""))
-    unseen = (*told.comparison.unseen, beside)
-    return replace(told, verdict=UNSEEN, comparison=replace(told.comparison, unseen=unseen))
+    return told
 
 
 def judge_proposed(model: Model, seen: Seen, names: Mapping[str, str] | None = None) -> Conformance:
@@ -124,7 +121,7 @@ def nearest(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
     for tables, settings in readings(strategy, seen):
         meant = overlay(strategy, tables) if tables else strategy
         comparison = compare(program(meant, model, edits), model, seen, names, types_of(meant))
-        if "loss" in tables and not (comparison.loss_seen or comparison.measured.good):
+        if "loss" in tables and not (comparison.loss_seen or seen.settled):
             continue  # another divisor of the loss is read off what was seen of it, never off what was not
         if chosen is None or _weight(comparison) < _weight(chosen[0]):
             chosen = comparison, settings, meant
@@ -144,15 +141,14 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
                             "report": report, "program": text, "digest": hashlib.sha256(text.encode()).hexdigest(),
                             "kernel": verified.text(report)}
     if not comparison.differences:
-        if comparison.measured.differences:
-            return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
-                               "recorded: it is inside an op, or the recorder is blind", **said)
         if seen.lifted is not None and seen.lifted.verdict == DIFFERS:
             return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
                                "recorded: it is in what ops compute", **said)
-        unfollowed = seen.lifted is not None and seen.lifted.verdict == UNSEEN and not comparison.measured.good
-        lost = comparison.unseen or unfollowed
-        return Conformance(verdict=UNSEEN if lost else CONFORMS, **said)
+        if seen.lifted is None:
+            beside = Unseen("", f"what ops compute: {seen.alone or NO_SINGLE_DEVICE}")
+            said["comparison"] = replace(comparison, unseen=(*comparison.unseen, beside))
+        conforms = seen.settled and not comparison.unseen
+        return Conformance(verdict=CONFORMS if conforms else UNSEEN, **said)
     lone = groups_of(comparison, names, model)
     if lone:  # of a group some parameters alone differ: these are groups of their own
         meant = overlay(meant, {"groups": lone})
@@ -221,9 +217,6 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
     tables: dict[str, Any] = {"optimizer": {}}
     words: list[str] = []
     clipped = any(h.verb == "scale" for r in seen.ranks for c in r.chains for t in c.terms for h in t.hops)
-    weights = [abs(w.mean) for r in seen.ranks for p in r.probes if p.name == CLIPPED for w in p.weights
-               if w.cells and w.rest < CLOSE]
-    clipped = clipped or (bool(weights) and median(weights) < 0.5)
     if "clip" not in said and not clipped:
         tables["optimizer"]["clip"] = "none"
         words.append("no clipping")
@@ -246,7 +239,7 @@ def readings(strategy: Strategy, seen: Seen) -> Iterator[tuple[dict[str, Any], t
 
 
 def _weight(comparison: Comparison) -> int:
-    return len(comparison.differences) + len(comparison.unseen) + len(comparison.measured.differences)
+    return len(comparison.differences) + len(comparison.unseen)
 
 
 def edits_of(differences: Iterable[Difference], step: Step) -> tuple[list[Mapping[str, Any]], str]:

@@ -23,10 +23,10 @@ def other_messages(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, N
                    routes: Mapping[str, Route], group_of: Mapping[str, Any], tally: Tally, stage: Stage | None = None,
                    wires: Wires | None = None) -> Iterator[Difference]:
     """How a rank's messages differ from the program's, but for those that its gradients pass through."""
-    passed = {h.message for c in rank.chains for t in (*c.terms, *c.given) for h in t.hops if h.verb != "scale"}
-    passed |= {k for c in rank.chains for t in (*c.terms, *c.given) for h in t.hops for k in h.through}
+    passed = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb != "scale"}
+    passed |= {k for c in rank.chains for t in c.terms for h in t.hops for k in h.through}
     passed |= {h.message for c in rank.chains for h in c.new}
-    passed |= {k for c in rank.chains for t in (*c.terms, *c.given) for k in t.through}
+    passed |= {k for c in rank.chains for t in c.terms for k in t.through}
     counted = {e.axes for e in step.events if e.value == "count" and e.verb == "all_reduce"}
     passed |= {k for s in rank.seeds for h in s.hops for k in h.through if rank.messages[k].axes in counted}
     weights = {m.index for m in rank.messages if m.verb == "all_gather" and m.carries and m.index not in passed}

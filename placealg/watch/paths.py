@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from placealg.errors import InputError
@@ -14,8 +12,8 @@ from placealg.watch.differences import Difference, Table, Tally, Unseen
 from placealg.watch.expected import Route, norm_axes, positions
 from placealg.watch.names import Named
 from placealg.watch.new_values import listed, updates
+from placealg.watch.opaque import NAMELESS
 from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Chain, Hop, RankSeen, Seed, Seen, Term
-from placealg.watch.weights import Measured
 
 CLOSE = 1e-6
 """Relative difference below which two factors are one: they are products of a few float32 numbers."""
@@ -24,16 +22,15 @@ CLOSE = 1e-6
 class Paths:
     """The gradient paths of one rank, beside the routes of the program."""
 
-    def __init__(self, step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], tally: Tally,
-                 measured: Measured | None = None):
-        self.measured = measured or Measured()
+    def __init__(self, step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named], tally: Tally):
         self.step, self.seen, self.rank, self.names, self.tally = step, seen, rank, names, tally
         self.sizes = {a: seen.mesh.get(a, 1) for a in step.reference.mesh.names}
         self.m = max(len(rank.seeds), 1)
         self.norm = tuple(a for a in norm_axes(step) if self.sizes[a] > 1)
-        clips = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale" and h.norm}
-        alike = {rank.totals.get(k) for k in clips}  # the same number may be made once for each parameter
-        self.scalars = clips if len(clips) == 1 or (len(alike) == 1 and any(alike)) else set()
+        clips = {(h.message, f"{h.factor:.9g}") for c in rank.chains for t in c.terms for h in t.hops
+                 if h.verb == "scale" and h.norm}
+        alike = {factor for _, factor in clips}  # the same number may be made once for each parameter
+        self.scalars = {message for message, _ in clips} if len(alike) == 1 else set()
         self.summed = {a for c in rank.chains for t in c.terms for h in t.hops if h.verb == "scale"
                        for _, axes in h.norm for a in axes}
         self.where = positions(self.m)
@@ -52,9 +49,8 @@ class Paths:
     def compare(self, chain: Chain, route: Route) -> tuple[list[Difference], list[Unseen]]:
         """How a chain differs from the route of its group, and what of it could not be followed."""
         name, group = chain.parameter, route.group.name
-        every = (*chain.terms, *chain.given)
-        lost = [Unseen(name, t.what) for t in every if t.begin == UNSEEN]
-        lost += [Unseen(name, f"a {h.op} {h.verb}") for t in every for h in t.hops
+        lost = [Unseen(name, t.what) for t in chain.terms if t.begin == UNSEEN]
+        lost += [Unseen(name, f"a {h.op} {h.verb}") for t in chain.terms for h in t.hops
                  if h.op not in ("", "sum", "mean")]
         if chain.unseen:
             lost.append(Unseen(name, chain.unseen))
@@ -64,18 +60,14 @@ class Paths:
             return ([Difference("frozen", group, f"{name} is trained, and the program says it is frozen", "", (),
                                 (name,))] if chain.updated else []), []
         found = [*self.begins(chain, route), *self.reductions(chain, route)] if chain.owned else []
-        if chain.given and chain.owned >= 0:  # what this rank gives of elements that others update
-            other = replace(chain, terms=chain.given)
-            found += [d for d in (*self.begins(other, route), *self.taken(other, route)) if d not in found]
         if not chain.owned:
             return [*found, *updates(chain, route, self.sizes)], []
         scaled = list(self.weights(chain, route)) if not found else []
         seed = next((s for s in self.rank.seeds if s.guessed), None)
-        if scaled and seed is not None and not self.measured.good and not self.some_right:
+        if scaled and seed is not None and not self.some_right:
             if self.seen.settled:  # it divides as the single device does
                 return [*found, *self.clips(chain, route), *updates(chain, route, self.sizes)], []
-            how = "" if self.measured.known else ": measure weights beside a single device"
-            return [], [Unseen("", f"by how many tokens the loss divides inside {seed.op}{how}")]
+            return [], [Unseen("", f"by how many tokens the loss divides inside {seed.op}")]
         found += scaled if seed is None or self.some_right else []
         found += [*self.clips(chain, route), *updates(chain, route, self.sizes)]
         return found, []
@@ -90,10 +82,12 @@ class Paths:
         counted = [sum(1 for t in chain.terms if t.begin == BACKWARD and t.microbatch == k) for k in range(self.m)]
         alone = chain.tied or self.step.reference.pipeline.axis  # of a stage, the uses that it has
         uses = 1 + len(chain.tied) if alone else len(route.group.sites)
+        opaque = self.step.reference.model == NAMELESS  # what a unit does with a parameter, and how often, is its own
         if not any(counted):
             yield Difference("no gradient", group, f"{name}: the optimizer reads no gradient; the program sums "
                              f"{self.m} microbatches", "", (), (name,))
-        elif counted != [0 if route.assigned and k < self.m - 1 else uses for k in range(self.m)]:
+        elif counted != [0 if route.assigned and k < self.m - 1 else uses for k in range(self.m)] and not (
+                len({*counted}) == 1 and counted[0] > uses and (self.seen.settled or opaque)):
             missing = [k for k, n in enumerate(counted) if n < uses]
             says = (f"{name}: the gradients of microbatches {', '.join(map(str, missing))} of {self.m} are missing"
                     if missing else f"{name}: microbatches count {counted} times; the program has {uses} use"
@@ -126,14 +120,6 @@ class Paths:
             found = list(self._kinds(chain, route, every))
             yield from found
             if found:
-                return
-
-    def taken(self, chain: Chain, route: Route) -> Iterator[Difference]:
-        """The same of what is followed as far as the reduction that takes it: the rest of the way is its owner's."""
-        for term in chain.terms:
-            got = Counter(a for h in _reducing(term) for a in h.axes)
-            if not got or not got <= Counter(self._axes(route, term)):
-                yield from self.reductions(chain, route)
                 return
 
     def _axes(self, route: Route, term: Term) -> list[str]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from math import prod
 from typing import Any
 
 from placealg.errors import InputError
 
-VERSION = 3
+VERSION = 4
 """The version of the document: what was recorded by an earlier one lacks what is compared now."""
-
-UNCLIPPED, CLIPPED, SECOND = "unclipped", "clipped", "second"
-"""The steps in which weights are measured: nothing is clipped, all is, the step after these."""
 
 BUFFER = "buffer:"
 """What stands before the name of a buffer among what a message carries."""
@@ -26,10 +23,6 @@ FOREIGN = "the tensors that the optimizer updates, which are no parameters of th
 
 TERM = "a term of the loss beside its cross entropy"
 """What stands among what a rank has not seen where the loss has one, with the op that starts its backward."""
-
-MOVED, CHANGED, REPEATED = "moved:", "changed:", "repeated:"
-"""What stands before the digest of whole numbers that are in another order than outside, that a lookup has changed, and
-of which a lookup reads some twice."""
 
 BACKWARD, EARLIER, UNSEEN = "backward", "earlier", "unseen"
 """Where a chain begins: an op of a microbatch's backward; a gradient that was there before the step; something that the
@@ -44,8 +37,7 @@ class Message:
     the mesh that its group spans, or "ranks ..." where they span none. `microbatch` counts backwards from 0. `module`
     is the module whose op it serves, `carries` the parameters of which it moves weights, `line` the user's frame. One
     that is not `live` reaches no parameter and no gradient: a number that is printed, say. One that is sent `again` is
-    of a forward that runs again in backward. Of one that sums gradients `layout` is (parameter, a digest of which
-    element of it stands where).
+    of a forward that runs again in backward.
     """
 
     index: int
@@ -62,7 +54,6 @@ class Message:
     root: int = -1
     live: bool = True
     again: bool = False
-    layout: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +108,7 @@ class Chain:
     through which the updated value came, none if this rank made it; `updated` says whether it was updated at all.
     `start` is a sum of the values at the step's start. Where the optimizer updates copies of parameters, `owned` of the
     elements have theirs on this rank, and the terms are of them alone. It is -1 where the optimizer updates the
-    parameter itself. `given` are the terms of elements that other ranks own, `kept` those of its own, both as far as
-    the reduction that takes them: where the optimizer updates parameters themselves, only if they go different ways.
-    `square` is the sum of squares of what the optimizer reads on this rank, `settings` the numbers by which it updates,
-    as text, `end` a sum of the values at the step's end.
+    parameter itself. `settings` are the numbers by which it updates, as text.
     """
 
     parameter: str
@@ -134,12 +122,8 @@ class Chain:
     tied: tuple[str, ...] = ()
     unseen: str = ""
     owned: int = -1
-    given: tuple[Term, ...] = ()
-    kept: tuple[Term, ...] = ()
     placed: bool = False
-    square: float = -1.0
     settings: str = ""
-    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,49 +148,12 @@ class Seed:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
-    """How often tokens count in what the optimizer reads of a parameter, as multiples of the single device's.
-
-    `cells` sets of tokens were told apart; `least`, `most` and `mean` are of their weights, `low` and `high` say which
-    sets have the least and the most. `rest` is what no weights explain, as a part of the gradient. Without cells,
-    `note` says why nothing is measured.
-    """
-
-    parameter: str
-    cells: int = 0
-    least: float = 1.0
-    most: float = 1.0
-    mean: float = 1.0
-    rest: float = 0.0
-    low: str = ""
-    high: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """The weights of one step that was run beside the single device, which clips to the norm `clip` if that is not 0.
-
-    `norm` is that of the single device's gradient, times what the probe's loss was multiplied by. `apart` are the
-    parameters whose replicas differed before the step.
-    """
-
-    name: str
-    norm: float
-    weights: tuple[Weight, ...]
-    apart: tuple[str, ...] = ()
-    clip: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class RankSeen:
     """What one rank did in one step; `coordinates` are its place on the mesh, by axis.
 
-    `seconds` are the processor's, from the step's beginning until all of it was read. `totals` are, of every tensor of
-    one number by which gradients were multiplied, the numbers that it was made of. `inputs` are digests of the whole
-    numbers, such as ids of tokens, that the step read, in order: MICROBATCH:DIGEST, or MICROBATCH:moved:DIGEST and the
-    like. `random` are the ops of modules that draw random numbers. `uncleared` says that the step left gradients, and
-    had found none: whether the next one clears them was not seen.
+    `seconds` are the processor's, from the step's beginning until all of it was read. `random` are the ops of modules
+    that draw random numbers. `uncleared` says that the step left gradients, and had found none: whether the next one
+    clears them was not seen.
     """
 
     rank: int
@@ -216,9 +163,6 @@ class RankSeen:
     seeds: tuple[Seed, ...]
     unseen: tuple[str, ...] = ()
     seconds: float = 0.0
-    probes: tuple[Probe, ...] = ()
-    totals: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
     uncleared: bool = False
 
@@ -272,10 +216,6 @@ class Seen:
         """How many backwards the step had, of the rank that had most."""
         return max((len(r.seeds) for r in self.ranks), default=0)
 
-    def with_probes(self, probes: Mapping[int, tuple[Probe, ...]]) -> Seen:
-        """The same with what each rank, by its number, measured besides."""
-        return replace(self, ranks=tuple(replace(r, probes=probes.get(r.rank, ())) for r in self.ranks))
-
     def text(self) -> str:
         """The document, as JSON."""
         return json.dumps({"version": VERSION, "seen": _said(self)}, indent=None, separators=(",", ":")) + "\n"
@@ -314,9 +254,7 @@ def _seen(said: Mapping[str, Any]) -> Seen:
     ranks = tuple(RankSeen(**{
         **r, "messages": tuple(_message(m) for m in r["messages"]), "chains": tuple(_chain(c) for c in r["chains"]),
         "seeds": tuple(Seed(**{**s, "hops": _hops(s.get("hops", ()))}) for s in r["seeds"]),
-        "unseen": tuple(r.get("unseen", ())), "probes": tuple(map(_probe, r.get("probes", ()))),
-        "totals": {int(k): tuple(v) for k, v in r.get("totals", {}).items()}, "inputs": tuple(r.get("inputs", ())),
-        "random": tuple(r.get("random", ()))})
+        "unseen": tuple(r.get("unseen", ())), "random": tuple(r.get("random", ()))})
         for r in said["ranks"])
     lifted = said.get("lifted")
     return Seen(**{**said, "ranks": ranks, "shims": tuple(said.get("shims", ())), "lifted": None if lifted is None else
@@ -324,14 +262,8 @@ def _seen(said: Mapping[str, Any]) -> Seen:
                              "unseen": tuple(lifted.get("unseen", ()))})})
 
 
-def _probe(said: Mapping[str, Any]) -> Probe:
-    return Probe(**{**said, "weights": tuple(Weight(**w) for w in said["weights"]),
-                    "apart": tuple(said.get("apart", ()))})
-
-
 def _message(said: Mapping[str, Any]) -> Message:
-    return Message(**{**said, "axes": tuple(said["axes"]), "carries": tuple(said.get("carries", ())),
-                      "layout": tuple((name, digest) for name, digest in said.get("layout", ()))})
+    return Message(**{**said, "axes": tuple(said["axes"]), "carries": tuple(said.get("carries", ()))})
 
 
 def _hops(said: Any) -> tuple[Hop, ...]:
@@ -341,11 +273,10 @@ def _hops(said: Any) -> tuple[Hop, ...]:
 
 
 def _chain(said: Mapping[str, Any]) -> Chain:
-    terms, given, kept = (tuple(Term(**{**t, "hops": _hops(t["hops"]), "through": tuple(t.get("through", ()))})
-                                for t in said.get(k, ())) for k in ("terms", "given", "kept"))
+    terms = tuple(Term(**{**t, "hops": _hops(t["hops"]), "through": tuple(t.get("through", ()))})
+                  for t in said["terms"])
     return Chain(**{**said, "shape": tuple(said["shape"]), "shard": tuple(said["shard"]), "terms": terms,
-                    "given": given, "kept": kept, "new": _hops(said.get("new", ())),
-                    "tied": tuple(said.get("tied", ()))})
+                    "new": _hops(said.get("new", ())), "tied": tuple(said.get("tied", ()))})
 
 
 def joined(parts: Sequence[Seen]) -> Seen:

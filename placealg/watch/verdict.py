@@ -15,9 +15,8 @@ CONFORMS, DIFFERS, UNSEEN = "CONFORMS", "DIFFERS", "UNSEEN"
 HYPOTHESES: Mapping[str, str] = {
     "same_code": "at sizes that were not run, the code runs the same program",
     "same_path": "other batches and steps take the path that was recorded",
-    "local_ops": "between two collectives, the code computes what the model's op graph says, the loss and the "
-                 "optimizer what their names say",
-    "dispatched": "memory is written through PyTorch's dispatcher, and the recorder's table of ops is right",
+    "meant": "the single device is what is meant: what it does wrong itself, or shares with the run, is not seen",
+    "dispatched": "memory is written through PyTorch's dispatcher, and the recorder's rules of ops are right",
     "kept_state": "between steps, and where training resumes, weights and what optimizers keep stay as they were",
     "cleared": "the gradients that the step leaves are cleared before the next one: it had none of an earlier step",
     "paired": "the stage that computes the loss reads the targets of the ids that the first stage reads",
@@ -56,9 +55,7 @@ class Conformance:
     @property
     def hypotheses(self) -> tuple[str, ...]:
         """The names of what joins the run to the proof."""
-        good = self.comparison.measured.good
-        pipeline = self.comparison.step.reference.pipeline
-        left = set() if self.seen.mesh.get(pipeline.axis, 1) > 1 and not good else {"paired"}
+        left = set() if self.seen.mesh.get(self.comparison.step.reference.pipeline.axis, 1) > 1 else {"paired"}
         left |= set() if any(r.uncleared for r in self.seen.ranks) else {"cleared"}
         left |= set() if any(r.random for r in self.seen.ranks) else {"random"}
         return tuple(name for name in HYPOTHESES if name not in left)

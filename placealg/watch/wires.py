@@ -51,7 +51,7 @@ class Wires:
         """Of one parameter: reductions of its gradient, and what brings its new value."""
         over = {a: e for e in route.reductions for a in e.axes}
         at = {m.index: m for m in rank.messages}
-        passed = dict.fromkeys(h.message for t in (*chain.terms, *chain.given) for h in t.hops if h.verb != "scale")
+        passed = dict.fromkeys(h.message for t in chain.terms for h in t.hops if h.verb != "scale")
         for message in (at[k] for k in passed if k in at):
             event = next((over[a] for a in message.axes if a in over), None)
             if event is not None:
@@ -87,7 +87,7 @@ class Wires:
 
 def sent(rank: RankSeen) -> dict[tuple[str, str], tuple[int, int]]:
     """(what, type) -> (bytes, messages) that a rank's live messages have: weights, gradients, activations, others."""
-    gradients = {h.message for c in rank.chains for t in (*c.terms, *c.given) for h in t.hops if h.verb != "scale"}
+    gradients = {h.message for c in rank.chains for t in c.terms for h in t.hops if h.verb != "scale"}
     published = {h.message for c in rank.chains for h in c.new}
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for message in rank.messages:

@@ -41,6 +41,8 @@ class Row:
     words: tuple[str, ...]
     shims: tuple[str, ...] = ()
     model: str = "llama.json"
+    single: str = ""
+    """The words of the script as a single device, where it does not run as one by itself."""
 
     @property
     def said(self) -> str:
@@ -53,13 +55,16 @@ ROWS = (
     Row("transformers' Trainer, asked for FSDP2", "zero3", "dp=2", ("hf_trainer.py", "--fsdp")),
     Row("transformers' plan of Llama", "hf_tp.toml", "tp=2", ("hf_tp.py", "llama.json")),
     Row("transformers' plan of Qwen3", "hf_tp.toml", "tp=2", ("hf_tp.py", "qwen3.json"), model="qwen3.json"),
-    Row("torchtitan's FSDP2", "titan.toml", "dp=2", ("titan.py", "2", "1"), TITAN),
-    Row("torchtitan's TP and SP", "tp_sp_keep", "tp=2", ("titan.py", "1", "2"), TITAN),
-    Row("torchtitan's FSDP2 x TP and SP", "titan_tp.toml", "dp=2,tp=2", ("titan.py", "2", "2"), TITAN),
-    Row("Megatron-Core's DDP", "dp", "dp=2", ("megatron_gpt.py", "2", "1"), MEGATRON),
-    Row("Megatron-Core's DDP x TP and SP", "dp*tp_sp", "dp=2,tp=2", ("megatron_gpt.py", "2", "2"), MEGATRON),
-    Row("DeepSpeed's ZeRO-1", "deepspeed_1.toml", "dp=2", ("deepspeed_zero.py", "1"), DEEPSPEED),
-    Row("DeepSpeed's ZeRO-3", "zero3", "dp=2", ("deepspeed_zero.py", "3"), DEEPSPEED),
+    Row("torchtitan's FSDP2", "titan.toml", "dp=2", ("titan.py", "2", "1"), TITAN, single="1 1 --together=2"),
+    Row("torchtitan's TP and SP", "tp_sp_keep", "tp=2", ("titan.py", "1", "2"), TITAN, single="1 1"),
+    Row("torchtitan's FSDP2 x TP and SP", "titan_tp.toml", "dp=2,tp=2", ("titan.py", "2", "2"), TITAN,
+        single="1 1 --together=2"),
+    Row("Megatron-Core's DDP", "dp", "dp=2", ("megatron_gpt.py", "2", "1"), MEGATRON, single="1 1 --together=2"),
+    Row("Megatron-Core's DDP x TP and SP", "dp*tp_sp", "dp=2,tp=2", ("megatron_gpt.py", "2", "2"), MEGATRON,
+        single="1 1 --together=2"),
+    Row("DeepSpeed's ZeRO-1", "deepspeed_1.toml", "dp=2", ("deepspeed_zero.py", "1"), DEEPSPEED,
+        single="1 --together=2"),
+    Row("DeepSpeed's ZeRO-3", "zero3", "dp=2", ("deepspeed_zero.py", "3"), DEEPSPEED, single="3 --together=2"),
 )
 
 
@@ -70,7 +75,8 @@ def watched(row: Row, folder: Path) -> tuple[dict[str, Any], Seen]:
     done = subprocess.run(
         [sys.executable, "-m", "placealg", "watch", row.said, "--mesh", row.mesh, "--model", str(FOLDER / row.model),
          "--format", "json", "--no-timing", "--limit", "500", "--output", str(kept),
-         *(w for s in row.shims for w in ("--shim", s)), "--", str(FOLDER / script), *words],
+         *(w for s in row.shims for w in ("--shim", s)),
+         *(("--single", f"{FOLDER / script} {row.single}") if row.single else ()), "--", str(FOLDER / script), *words],
         capture_output=True, text=True, check=False)
     if not kept.exists():
         raise RuntimeError(f"{row.name}: {done.stderr.strip()}")

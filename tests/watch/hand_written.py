@@ -603,14 +603,14 @@ FLAT: Mapping[str, tuple[type[Flat], str]] = {
     "not published": (FlatUnpublished, "update"), "norm of a part": (FlatOwnNorm, "norm"),
     "sum for mean": (FlatSummed, "scale"), "published before the update": (FlatEarly, "update"),
     "gradients not cleared": (FlatStale, "stale"), "shifted": (FlatShifted, ""), "halves swapped": (FlatSwapped, ""),
-    "other numbers": (FlatOther, ""), "gradients kept back": (FlatKept, "places"),
+    "other numbers": (FlatOther, ""), "gradients kept back": (FlatKept, ""),
     "written through ctypes": (FlatBehind, ""),
 }
 """The same of flat copies; without a kind of difference what is wrong is UNSEEN."""
 
 REPLICAS: Mapping[str, tuple[type[Flat], str]] = {
     "flat copies on two axes: replicas not reduced": (FlatReplicasApart, "axes"),
-    "flat copies on two axes: others' twice": (FlatReplicasTwice, "of others"),
+    "flat copies on two axes: others' twice": (FlatReplicasTwice, ""),
 }
 """The same where every part has replicas."""
 

@@ -308,8 +308,8 @@ WRONG: Mapping[str, tuple[type[System], str, str]] = {
     "fsdp2: an activation's gradient doubled in a hook": (FsdpInHook, "zero3", ""),
     "tp + sp: an activation's gradient doubled in a hook": (TpSpInHook, "tp_sp_keep", ""),
     "megatron: an activation's gradient halved in a function": (MegatronInFunction, "dp*tp_sp", ""),
-    "fsdp2: another scale on each rank": (OtherScales, "zero3", "scale"),
-    "fsdp2: doubled by one rank, halved afterwards": (HalvedAfterwards, "zero3", "scale"),
+    "fsdp2: another scale on each rank": (OtherScales, "zero3", ""),
+    "fsdp2: doubled by one rank, halved afterwards": (HalvedAfterwards, "zero3", ""),
     "by hand: a backward of its own inside": (BackwardInside, "dp", ""),
     "ddp: a scaled loss, not divided": (NotUnscaled, "dp", ""),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,7 +28,6 @@ from placealg.measure import systems
 from placealg.measure.cells import ROWS, SEQUENCES, SIZES, TOKENS
 from placealg.measure.count import TrafficCounter
 from placealg.measure.experts import Experts
-from placealg.measure.experts import Single as SingleExperts
 from placealg.measure.network import mix
 from placealg.measure.pipeline import PipelineFsdp, PipelineSystem
 from placealg.measure.predict import model_of
@@ -36,6 +35,7 @@ from placealg.measure.run import OPTIMIZERS, batches, mesh_of
 from placealg.measure.systems import CLIP, Context, Ddp, Fsdp, FsdpTpSp, Hsdp, System, Tp, TpSp, Trial, Zero1
 from placealg.models.config import resolve_model
 from placealg.models.model import Model
+from placealg.watch.lift.trace import Trace
 
 FILES = "proofs/torch"
 
@@ -607,8 +607,8 @@ def right(kind: type[System], mesh: Mapping[str, int], strategy: str, *options: 
 
 
 def wrong(kind: type[System], mesh: Mapping[str, int], strategy: str, differs: str, proof: str = "REFUTED",
-          ratio: str | None = None, verdict: str = "DIFFERS", **more: Any) -> SetUp:
-    return SetUp(kind, mesh, strategy, verdict=verdict, differs=differs, proof=proof, ratio=ratio, **more)
+          ratio: str | None = None, **more: Any) -> SetUp:
+    return SetUp(kind, mesh, strategy, verdict="DIFFERS", differs=differs, proof=proof, ratio=ratio, **more)
 
 
 DP, TP, BOTH, PP = {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2}, {"pp": 2}
@@ -669,22 +669,22 @@ WRONG: Mapping[str, SetUp] = {
     "ddp: halved": wrong(Halved, DP, "dp", "scale"),
     "ddp: gradients not cleared": wrong(Stale, DP, "dp", "stale"),
     "ddp: not divided by m": wrong(NotOverMicrobatches, DP, "dp", "scale", ratio="m"),
-    "by hand: largest for mean": wrong(Largest, DP, "dp", "", "", verdict="UNSEEN"),
+    "by hand: largest for mean": wrong(Largest, DP, "dp", "", ""),
     "by hand: one left out": wrong(OneLeftOut, DP, "dp", "axes", ""),
     "by hand: one layer's left out": wrong(OneOfLayers, DP, "dp", "axes", ""),
     "by hand: last microbatch only": wrong(LastOnly, DP, "dp", "accumulation", ratio="1/m"),
     "by hand: clipped before reduced": wrong(ClippedFirst, DP, "dp", "order"),
     "by hand: mean taken twice": wrong(Twice, DP, "dp", "axes", "PROVED"),
     "by hand: summed twice": wrong(SummedTwice, DP, "dp", "axes", ratio="dp"),
-    "by hand: rows the other way round": wrong(Flipped, DP, "dp", "", "", verdict="UNSEEN"),
-    "by hand: of another layer": wrong(Exchanged, DP, "dp", "", "", verdict="UNSEEN"),
-    "fsdp2: of others' elements twice": wrong(_OfOthers, DP, "zero3", "of others", ""),
-    "fsdp2: of others' elements none": wrong(OfOthersDropped, DP, "zero3", "places", ""),
-    "fsdp2: of others' elements in another order": wrong(OfOthersFlipped, DP, "zero3", "places", ""),
+    "by hand: rows the other way round": wrong(Flipped, DP, "dp", "", ""),
+    "by hand: of another layer": wrong(Exchanged, DP, "dp", "", ""),
+    "fsdp2: of others' elements twice": wrong(_OfOthers, DP, "zero3", "", ""),
+    "fsdp2: of others' elements none": wrong(OfOthersDropped, DP, "zero3", "", ""),
+    "fsdp2: of others' elements in another order": wrong(OfOthersFlipped, DP, "zero3", "", ""),
     "by hand: not in the optimizer": wrong(Forgotten, DP, "dp", "update", ""),
-    "by hand: noise for a gradient": wrong(Noise, DP, "dp", "", "", verdict="UNSEEN"),
-    "by hand: written through numpy": wrong(BehindNumpy, DP, "dp", "", "", verdict="UNSEEN"),
-    "by hand: written through ctypes": wrong(BehindCtypes, DP, "dp", "", "", verdict="UNSEEN"),
+    "by hand: noise for a gradient": wrong(Noise, DP, "dp", "", ""),
+    "by hand: written through numpy": wrong(BehindNumpy, DP, "dp", "", ""),
+    "by hand: written through ctypes": wrong(BehindCtypes, DP, "dp", "", ""),
     "by hand: weights averaged": wrong(WeightsAveraged, DP, "dp", "axes", ""),
     "by hand: not trained": wrong(Untrained, DP, "dp", "untrained", ""),
     "by hand: other start": wrong(OwnStart, DP, "dp", "replicas differ"),
@@ -708,10 +708,10 @@ WRONG: Mapping[str, SetUp] = {
     "megatron: summed again in every microbatch": wrong(hand.Again, BOTH, "dp*tp_sp", "axes", ""),
     "hsdp: norm over the replicas": wrong(HsdpOtherNorm, HSDP, f"{FILES}/hsdp.toml",
                                           "norm", "", m=1, clip=True),
-    "fsdp2: written through numpy": wrong(FsdpBehind, DP, "zero3", "", "", verdict="UNSEEN", m=1),
+    "fsdp2: written through numpy": wrong(FsdpBehind, DP, "zero3", "", "", m=1),
     "fsdp2: weights gathered in other bytes": wrong(Fsdp, DP, f"{FILES}/fsdp2_mixed.toml", "types", "PROVED", m=1),
     **{f"flat copies: {what}": wrong(kind, DP, "zero1", differs, "" if differs in ("", "places") or "before" in what
-                                     else "REFUTED", FLAT_RATIOS.get(what), "DIFFERS" if differs else "UNSEEN", m=1,
+                                     else "REFUTED", FLAT_RATIOS.get(what), m=1,
                                      clip=differs == "norm")
        for what, (kind, differs) in hand.FLAT.items()},
     "fsdp2 layers, tied: gathered again": wrong(FsdpLayers, DP, "zero3", "gathers", "PROVED",
@@ -736,25 +736,26 @@ WRONG: Mapping[str, SetUp] = {
                                         "no gradient", ""),
     **{name: wrong(kind, HSDP, "tests/watch/zero1_replicas.toml", differs, "")
        for name, (kind, differs) in hand.REPLICAS.items()},
-    **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, QUIET_PROOFS.get(
-        name, ""), verdict="DIFFERS" if differs else "UNSEEN", m=1 if "tp" in strategy else 2, clip=differs == "norm")
+    **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy,
+                   "" if differs == quiet.CLIPS else differs, QUIET_PROOFS.get(name, ""),
+                   m=1 if "tp" in strategy else 2, clip=differs in ("norm", quiet.CLIPS))
        for name, (kind, strategy, differs) in quiet.WRONG.items()},
     **{name: wrong(kind, {"tp_sp_keep": TP, "dp*tp_sp": BOTH}.get(strategy, DP), strategy, differs, "",
-                   verdict="DIFFERS" if differs else "UNSEEN", m=1 if strategy == "tp_sp_keep" else 2)
+                   m=1 if strategy == "tp_sp_keep" else 2)
        for name, (kind, strategy, differs) in (*kept.WRONG.items(), *local.WRONG.items(), *loss.WRONG.items())},
 }
 
 
 INSIDE: Mapping[str, SetUp] = {
     "by hand: loss in a kernel": right(InKernel, DP, "dp", m=1),
-    "by hand: clipped by a number": right(ClippedByNumber, DP, "dp", m=1, clip=True),
-    "by hand: kernel divides by 2 as well": wrong(InKernelTwice, DP, "dp", "weights", "", m=1),
-    "by hand: kernel divides by local counts": wrong(LocalCounts, DP, "dp", "weights", "", m=1),
-    "experts: router's gradient is zero": wrong(RouterTimesZero, {"ep": 2}, "ep", "weights", "", sizes=EXPERTS),
-    "by hand: other scores": wrong(OtherScores, DP, "dp", "weights", "", m=1),
-    "1f1b: targets of other microbatches": wrong(OtherTargets, PP, "pp_1f1b", "weights", "", m=4),
+    "by hand: clipped by a number": right(ClippedByNumber, DP, "dp", m=1, clip=True, verdict="UNSEEN"),
+    "by hand: kernel divides by 2 as well": wrong(InKernelTwice, DP, "dp", "", "", m=1),
+    "by hand: kernel divides by local counts": wrong(LocalCounts, DP, "dp", "", "", m=1),
+    "experts: router's gradient is zero": wrong(RouterTimesZero, {"ep": 2}, "ep", "", "", sizes=EXPERTS),
+    "by hand: other scores": wrong(OtherScores, DP, "dp", "", "", m=1),
+    "1f1b: targets of other microbatches": wrong(OtherTargets, PP, "pp_1f1b", "", "", m=4),
 }
-"""Set-ups of which no collective, factor or sum tells what is right or wrong: only measured weights do."""
+"""Set-ups of which no collective, factor or sum tells what is right or wrong: only a single device does."""
 
 
 def made(chosen: SetUp, dtype: torch.dtype = torch.float32) -> tuple[System, Any, list[Any]]:
@@ -775,19 +776,25 @@ def watched(system: System) -> Any:
     return [part.gpt for part in system.model] if isinstance(system, PipelineSystem) else system.model
 
 
-def seen_of(chosen: SetUp) -> Any:
-    """The recording of a step after a first one."""
+def seen_of(chosen: SetUp, alone: Callable[[], Trace] | None = None) -> Any:
+    """The recording of a step after a first one, run again beside a single device where there is one."""
     from placealg.watch.recorder.observe import observe
+    from placealg.watch.recorder.single import beside
+    from placealg.watch.recorder.trace import tracing
 
     system, mesh, data = made(chosen)
     system.step(TrafficCounter(), data)
-    with observe(watched(system), mesh) as observation:
+    if alone is None:
+        with observe(watched(system), mesh) as observation:
+            system.step(TrafficCounter(), data)
+        return observation.seen
+    with observe(watched(system), mesh) as observation, tracing(watched(system)) as followed:
         system.step(TrafficCounter(), data)
-    return observation.seen
+    return beside(observation.seen, followed.trace, alone)
 
 
 def recorded(chosen: SetUp, _rank: int = 0) -> str:
-    """The same, as text."""
+    """The same without a single device, as text."""
     return str(seen_of(chosen).text())
 
 
@@ -808,22 +815,12 @@ def losses(model: Any, batch: Any) -> torch.Tensor:
     return each.view(y.shape) / y.numel()
 
 
-def weighed(chosen: SetUp, _rank: int = 0) -> str:
-    """The recording of a step, and the weights that three more measure, in float64."""
-    from placealg.watch.recorder.record import record
-
-    system, mesh, data = made(chosen, torch.float64)
-    tied = chosen.options & {"tied"}
-    if isinstance(system, PipelineSystem):  # in its first step a stage asks for shapes
-        system.step(TrafficCounter(), data)
-    kind = SingleExperts if issubclass(chosen.kind, Experts) else System
-    single = kind(Trial({}, chosen.sizes, len(data[0][0]), TOKENS, 1, options=tied), None, OPTIMIZERS["sgd"])
-    batch = tuple(torch.cat([d[k] for d in data]) for k in (0, 1))
-    try:
-        return record(lambda: system.step(TrafficCounter(), data), watched(system), mesh,
-                      reference=(single.model, losses), batch=batch, clip=CLIP if chosen.clip else 0.0).text()
-    finally:
-        torch.set_default_dtype(torch.float32)
+def reference_of(chosen: SetUp, data: Any) -> dict[str, Any]:
+    """The single device of a set-up, as `record` and `assert_trains_as` take it."""
+    trial = Trial({}, chosen.sizes, len(data[0][0]), TOKENS, 1, options=chosen.options & {"tied"})
+    single = System(trial, None, OPTIMIZERS["sgd"])
+    return {"reference": (single.model, losses), "batch": tuple(torch.cat([d[k] for d in data]) for k in (0, 1)),
+            "clip": CLIP if chosen.clip else 0.0}
 
 
 def timed(name: str, _rank: int = 0) -> tuple[float, float]:
@@ -845,10 +842,12 @@ PLAIN = 5
 """How many plain steps are timed."""
 
 
-def named(name: str, rank: int) -> str:
-    """The recording of a set-up by its name, weighed where it begins with "*"; what went wrong, if it is alike."""
+def named(name: str, _rank: int) -> str:
+    """The recording of a set-up by its name, beside its single device; what went wrong, if it is alike."""
+    import lifted
+
     try:
-        return (weighed if name[0] == "*" else recorded)({**RIGHT, **WRONG, **INSIDE}[name.removeprefix("*")], rank)
+        return str(seen_of({**RIGHT, **WRONG, **INSIDE}[name], lambda: lifted.alone(name)).text())
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 

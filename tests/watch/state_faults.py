@@ -245,11 +245,11 @@ RIGHT: Mapping[str, tuple[type[System], str]] = {
 """Right set-ups near to these, and their strategies."""
 
 WRONG: Mapping[str, tuple[type[System], str, str]] = {
-    "tp + sp: tokens moved inside": (MovedInside, "tp_sp_keep", "inputs"),
-    "by hand: tokens moved inside": (MovedByHand, "dp", "inputs"),
-    "megatron: tokens changed inside": (ChangedInside, "dp*tp_sp", "inputs"),
-    "megatron: targets moved inside": (TargetsMoved, "dp*tp_sp", "inputs"),
-    "megatron: microbatches in another order": (OtherMicrobatches, "dp*tp_sp", "inputs"),
+    "tp + sp: tokens moved inside": (MovedInside, "tp_sp_keep", ""),
+    "by hand: tokens moved inside": (MovedByHand, "dp", ""),
+    "megatron: tokens changed inside": (ChangedInside, "dp*tp_sp", ""),
+    "megatron: targets moved inside": (TargetsMoved, "dp*tp_sp", ""),
+    "megatron: microbatches in another order": (OtherMicrobatches, "dp*tp_sp", ""),
     "by hand: one sequence for all": (OneForAll, "dp", ""),
     "by hand: moments zeroed": (Zeroed, "dp", ""),
     "by hand: moments zeroed between steps": (ZeroedBetween, "dp", ""),

@@ -8,18 +8,14 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import Outcome
 
 import placealg as pa
-from placealg import trainer
 from placealg.errors import InputError
-from placealg.trainer import Callback
 from placealg.watch import ranks
 
 Run = Callable[..., Outcome]
@@ -108,23 +104,6 @@ def test_torch_that_is_missing_or_of_another_version(found: str, says: str, monk
     got = placealg("watch", "zero3", "--mesh", "dp=2", "--", "train.py")
     assert got.code == 2 and got.err.count("\n") == 1
     assert f"recording needs torch 2.13.0 or 2.15.0; {says}: pip install torch==2.13.0" in got.err
-    for recorded in (lambda: pa.observe(None), lambda: pa.record(None, None), lambda: Callback("zero3")):
+    for recorded in (lambda: pa.observe(None), lambda: pa.record(None, None)):
         with pytest.raises(InputError, match="recording needs torch"):
             recorded()
-
-
-def test_a_callback_of_no_step() -> None:
-    with pytest.raises(InputError, match="after another one"):
-        Callback("zero3", step=0)
-
-
-def test_a_training_that_ends_while_a_step_is_recorded_leaves_no_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "need_torch", lambda: None)
-    ended: list[str] = []
-    callback = Callback("zero3")
-    with ExitStack() as block:
-        block.callback(ended.append, "ended")
-        callback._block = block.pop_all()
-    with pytest.raises(pa.InputError, match="the training had 1 steps: step 2 is the one to record"):
-        callback.on_train_end(None, SimpleNamespace(global_step=1), None)
-    assert ended == ["ended"] and callback._block is None

@@ -199,6 +199,27 @@ def test_equal_elements_that_are_masked_apart_are_told_apart(around: tuple[int, 
     assert told.verdict == verdict
 
 
+@pytest.mark.parametrize(("lost", "verdict"), [(False, CONFORMS), (True, UNSEEN)])
+def test_draws_that_one_tensor_meets_are_told_apart_by_their_order(lost: bool, verdict: str) -> None:
+    """What a layer reads goes through a dropout for queries and another one for values; one that is written again."""
+    ones = at(7)
+    filled = Op("aten::fill_", {"self": ones, "value": 1.0}, ones, ("self",), "", "forward")
+    made = [filled]
+    for k, drawn in enumerate((1.0, 0.0)):
+        noise, product = at(9), at(11 + k)
+        made += [*([filled] if lost else []),
+                 Op("aten::bernoulli_", {"self": noise, "p": 0.5}, noise, ("self",), "", "forward",
+                    (np.full(3, drawn, np.float32),)),
+                 Op("aten::mul", {"self": ones, "other": noise}, product, (), f"train.py:{k}", "forward")]
+    made.append(Op("aten::add_", {"self": at(11), "other": at(12), "alpha": 2.0}, at(11), ("self",), "", "forward"))
+
+    def drops(ops: list[Op]) -> list[Op]:
+        return [o for op in ops for o in ([*made, replace(op, given={**op.given, "other": at(11)})]
+                                          if op.name == "aten::mul_" else [op])]
+    told = judge([step(r, ROWS[r], drops) for r in range(RANKS)], step(-1, (*ROWS[0], *ROWS[1]), drops), around=(0,))
+    assert told.verdict == verdict
+
+
 WRONG: dict[str, Callable[[list[Op]], list[Op]]] = {
     "a row is left out": lambda ops: [*ops[:3], *ops[4:]],
     "another number": changed("aten::div_", other=3.0),

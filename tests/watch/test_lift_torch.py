@@ -1,61 +1,20 @@
-"""Real steps run again beside a single device: right ones conform, wrong ones do not, whatever op is changed."""
+"""Ordinary scripts by the first command, and steps of which one op is changed, run again beside a single device."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-from zlib import crc32
 
 import pytest
 from conftest import Outcome
-from test_watch_torch import names
+from test_watch_torch import FIRST
 
 from placealg.watch.lift.judge import CONFORMS, DIFFERS, UNSEEN, judge
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 FOLDER = Path(__file__).parent / "scripts"
-
-FIRST = ("ddp as dp, clipped", "fsdp2 clipped", "tp + sp", "1f1b, tied", "ring", "experts", "flat copies, clipped",
-         "fsdp2: adamw, fused", "ddp: autocast and a scaled loss", "tp + sp: recomputed", "fsdp2 x tp + sp", "megatron")
-"""Right set-ups that `make torch` runs again; the slow tier runs all."""
-
-SAME: Mapping[str, str] = {
-    "by hand: mean taken twice": "a mean of equal numbers is what they are",
-    "fsdp2: weights gathered in other bytes": "precision is not compared here",
-    "fsdp2 layers, tied: gathered again": "what is gathered again is the same",
-    "1f1b: another order": "no value depends on the order of a pipeline's items",
-}
-"""Set-ups that are no instance of their strategy, and whose step ends as the single device's."""
-
-
-def told_of(name: str, traces: Any = None) -> Any:
-    """The verdict on a set-up."""
-    import lifted
-
-    from placealg.measure import ranks
-
-    traces = traces or next(ranks.run(lifted.EVERY[name].world, lifted.traced, [name], 120.0))
-    assert not isinstance(traces[0], str), traces[0]
-    return judge(traces, lifted.alone(name))
-
-
-@pytest.mark.parametrize("name", [n if n in FIRST else pytest.param(n, marks=pytest.mark.slow)
-                                  for n in names("RIGHT")])
-def test_right_steps_end_as_the_single_device(name: str) -> None:
-    told = told_of(name)
-    assert told.verdict == CONFORMS, (told.differs[:2], told.unseen[:2])
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if crc32(n.encode()) % 16 else n
-                                  for n in names("WRONG")])
-def test_wrong_steps_do_not(name: str) -> None:
-    told = told_of(name)
-    assert (told.verdict == CONFORMS) is (name in SAME)
-    assert told.verdict in (DIFFERS, CONFORMS) or name == "by hand: not waited for"
-
 
 @pytest.mark.parametrize("when", ["first", "last"])
 def test_memory_that_is_written_behind_the_dispatcher_is_told(when: str) -> None:
@@ -96,6 +55,8 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
     "several.py --halved": (DIFFERS, 1), "several.py --contrast --cut": (DIFFERS, 1),
     **{f"images.py{words}": (CONFORMS, 0) for words in ("", " --noise", " --workers", " --divided")},
     **{f"images.py {words}": (DIFFERS, 1) for words in ("--batch", "--rate", "--same", "--noise --rate")},
+    "recurrent.py": (CONFORMS, 0), "recurrent.py --gru": (CONFORMS, 0), "recurrent.py --sum": (DIFFERS, 1),
+    "adapters.py": (CONFORMS, 0), "adapters.py --padded": (DIFFERS, 1),
     "packed.py": (CONFORMS, 0), "packed.py --turned": (CONFORMS, 0), "packed.py --restart": (DIFFERS, 1),
     "packed.py --local": (DIFFERS, 1), "packed.py --unmasked": (DIFFERS, 1), "packed.py --length": (DIFFERS, 1),
     "packed.py --turned --length": (DIFFERS, 1),

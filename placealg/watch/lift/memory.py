@@ -18,6 +18,8 @@ class Memory:
     def __init__(self, field: Field, trace: Trace, tables: Any, apart: int = 0):
         self.apart = apart
         """By how many of their last dims equal elements are told apart that a draw meets."""
+        self.met: dict[int, int] = {}
+        """Storage -> how many draws have met what was last written to it."""
         self.field, self.leaves, self.begun, self.tables = field, trace.leaf, trace.begun, tables
         self.unseen: dict[str, str] = {}
         """What could not be followed -> its line."""
@@ -100,6 +102,7 @@ class Memory:
         if isinstance(value, Told):
             self.told.add(place.store)
         self.random.pop(place.store, None)
+        self.met.pop(place.store, None)
 
 
 def _regrained(held: Array, item: int, new: int) -> Array:

@@ -2,8 +2,7 @@
 
 A wrapper may train flat copies of the elements that a rank owns, as DeepSpeed's ZeRO does. Whose gradient an element of
 a copy reads is told by the op of backward that made it: hooks say which elements of which parameter's gradient that op
-made. Where its new value goes is told by the origin of the parameters' elements at the end. Both must name the same
-element, and a copy must hold its parameters' numbers when it is updated; else nothing is claimed.
+made. Where its new value goes is told by the origin of the parameters' elements at the end.
 """
 
 from __future__ import annotations
@@ -19,22 +18,19 @@ from placealg.watch.recorder.chains import hops_of, terms_of, walk, walk_update
 from placealg.watch.recorder.gradients import Gradients
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
-from placealg.watch.recorder.parameters import first_place, local
+from placealg.watch.recorder.parameters import local
 from placealg.watch.recorder.shadows import PLACES, nodes_of
 from placealg.watch.seen import Hop, Term
 
 
 @dataclass
 class Claim:
-    """The elements of one copy whose gradient is a parameter's: places in the copy, places in the whole parameter."""
+    """The elements of one copy whose gradient is a parameter's, by their places in the copy."""
 
     copy: int
     here: Tensor
-    there: Tensor
     terms: tuple[Term, ...]
     wrong: str
-    apart: bool
-    square: float = 0.0
 
 
 class Update(NamedTuple):
@@ -70,10 +66,6 @@ class Copies:
             if tensor.grad is not None:
                 self._claims(recorder, tensor, local(tensor.grad))
 
-    def owned(self) -> dict[str, Tensor]:
-        """Parameter -> the places of the elements whose copies this rank updates."""
-        return {name: claim.there for name, claim in self.claims.items()}
-
     def _claims(self, recorder: Recorder, tensor: Tensor, grad: Tensor) -> None:
         recorder._check([grad], None)
         region = tuple(t.flatten().clone() for t in recorder.shadows.region(grad))
@@ -86,24 +78,13 @@ class Copies:
             self.lost = self.lost or name in self.claims or bool(known[here].any())
             known[here] = True
             terms, wrong = terms_of(recorder, (own[0][here], own[1][here]))
-            self.claims[name] = Claim(len(self.tensors), here, mine[here], terms, wrong,
-                                      self._apart(name, tensor, here, mine[here]),
-                                      float(grad.detach().flatten()[here].double().square().sum()))
+            self.claims[name] = Claim(len(self.tensors), here, terms, wrong)
             node = recorder.add(Node("read", name, "update", sources=(own,)))
             flat[here] = here + (node << PLACES)
         self.lost = self.lost or not bool(known.all())
         origin.copy_(flat.view(origin.shape))
         factor.fill_(1.0)
         self.tensors.append(tensor)
-
-    def _apart(self, name: str, tensor: Tensor, here: Tensor, there: Tensor) -> bool:
-        """Whether a copy holds other numbers than the parameter's elements on this rank, before it is updated."""
-        parameter = self.parameters[name]
-        mine = local(parameter).detach().flatten()
-        inside = there - first_place(parameter)
-        held = (inside >= 0) & (inside < mine.numel())
-        values = local(tensor).detach().flatten()[here[held]].to(mine.dtype)
-        return not bool((values == mine[inside[held]]).all())
 
     def check(self, recorder: Recorder) -> None:
         """Whether memory of a copy was written behind the dispatcher."""
@@ -117,9 +98,8 @@ class Copies:
         paths: set[tuple[int, ...]] = set()
         published: set[tuple[int, ...]] = set()
         stale, count = False, 0
-        pairs: list[Tensor] = []
-        homes = self._homes(recorder, claim.copy) if claim else {}
-        for number, where, times, places, steps in walk(recorder, recorder.shadows.region(mine), ("message",)):
+        beside = {n for n, c in self.claims.items() if claim is not None and c.copy == claim.copy}
+        for number, _, times, places, steps in walk(recorder, recorder.shadows.region(mine), ("message",)):
             node, way = recorder.nodes[number], tuple(index for _, index in steps)
             count += places.numel()
             if node.kind == "param" or number in self.old:
@@ -128,41 +108,13 @@ class Copies:
                 return Update((), (), True, "a number by which new values are multiplied")
             elif node.kind == "message" and way:
                 published.add(way)
-            elif number in homes and int(where.max()) < homes[number].numel():
-                at = homes[number][where]
-                pairs.append(torch.stack([at, places + first_place(parameter)], 1))
-                beside = {n for n, c in self.claims.items() if claim is not None and c.copy == claim.copy}
-                if walk_update(recorder, number, name, paths, set(), beside) != "update":
-                    return Update((), (), False, node.name)
-                published.add(way)
-            else:
+            elif walk_update(recorder, number, name, paths, set(), beside) != "update":
                 return Update((), (), False, node.name)
+            else:
+                published.add(way)
         if count < mine.numel():
             return Update((), (), True, "zeros that stand for new values")
-        if not stale and not self._same(claim, pairs):
-            return Update((), (), True, "what is written to other elements than those whose gradient was read")
         ways = {tuple((recorder.messages[k].verb, recorder.messages[k].axes) for k in way) for way in published}
         if len(ways) > 1:
             return Update((), (), True, "new values that are published in several ways")
         return Update(hops_of(recorder, paths), hops_of(recorder, published), bool(published) and not stale, "")
-
-    def _homes(self, recorder: Recorder, copy: int) -> dict[int, Tensor]:
-        """Node -> the place in a copy of each element that it made, as the copy stands now."""
-        found: dict[int, Tensor] = {}
-        region = recorder.shadows.region(local(self.tensors[copy]).detach())
-        for number, where, _, places, _ in walk(recorder, region, ()):
-            table = found.setdefault(number, torch.full((int(where.max()) + 1,), -1, dtype=torch.int64))
-            if table.numel() <= int(where.max()):
-                table = torch.cat([table, torch.full((int(where.max()) + 1 - table.numel(),), -1, dtype=torch.int64)])
-            table[where] = places
-            found[number] = table
-        return found
-
-    @staticmethod
-    def _same(claim: Claim | None, pairs: list[Tensor]) -> bool:
-        """Whether the new values come from the elements whose gradient was read, each from its own."""
-        got = torch.cat(pairs) if pairs else torch.zeros((0, 2), dtype=torch.int64)
-        if claim is None:
-            return not got.numel()
-        want = torch.stack([claim.here, claim.there], 1)
-        return got.shape == want.shape and bool((got[got[:, 0].argsort()] == want[want[:, 0].argsort()]).all())

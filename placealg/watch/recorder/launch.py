@@ -114,6 +114,7 @@ class Launch:
             return compiles
 
         torch._dynamo.config.disable = True  # what is compiled runs no ops that a recorder sees
+        torch._C._set_mkldnn_enabled(False)  # of which an LSTM is one op, and else its gates
         made: Any = nn.Module
         made.compile, compiled = as_written(made.compile), torch.compile
         torch.compile = as_written(compiled)

@@ -13,7 +13,6 @@ from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.collectives import IN_PLACE, SILENT, Call, call_of, source_of, work_of
 from placealg.watch.recorder.hooks import Hooks
-from placealg.watch.recorder.ids import Ids
 from placealg.watch.recorder.nodes import Node, parents_of, shares_of
 from placealg.watch.recorder.numbers import alone, factor_of, given
 from placealg.watch.recorder.ops import (
@@ -46,7 +45,7 @@ class Recorder(TorchDispatchMode):
         self.nodes: list[Node] = [Node("zero", "zero"), Node("torn", "bytes of several origins")]
         self.messages: list[Message] = []
         self.shadows = Shadows(self._stranger)
-        self.hooks = Hooks(self.shadows)
+        self.hooks = Hooks()
         self.modules: list[str] = []
         self.module_of: dict[int, str] = {}
         self.tasks: dict[int, int] = {}
@@ -55,10 +54,7 @@ class Recorder(TorchDispatchMode):
         self.waiting = 0
         self.works: dict[int, tuple[Any, list[Tensor]]] = {}
         self.unknown: dict[str, str] = {}
-        self.ids = Ids()
         self.random: dict[str, None] = {}
-        self.own: dict[int, tuple[str, Any]] = {}
-        self.early: dict[str, str] = {}
         self.updated = False
         self._sequence = -1
 
@@ -113,29 +109,15 @@ class Recorder(TorchDispatchMode):
             return made
         self._check([t for t in inputs if id(t) not in only_written(func, args, kwargs)], func)
         before = self._before(func, args, kwargs)
-        if self.task == -1 and not self.updated:
-            self.ids.read(func, args, inputs, before, self.nodes, self.microbatch())
         if (self.modules or "dropout" in func._schema.name) and draws(func, args, kwargs):
             self.random[func._schema.name] = None
         made = func(*args, **kwargs)
         written = [*written_by(func, args, kwargs), *tensors(made)]
-        if not (self.updated or self.in_optimizer):
-            for tensor in written:
-                if (held := self.own.get(tensor.untyped_storage()._cdata)):
-                    self.early.setdefault(held[0], f"{func._schema.name} on weights before the update")
         if all(t.device.type != "meta" for t in written):
             self._follow(func, args, kwargs, made, inputs, written, before)
-            self._between(func._schema.name, args, kwargs, inputs, written)
             for tensor in written:
                 self.shadows.keep_sum(tensor)
         return made
-
-    def _between(self, name: str, args: Any, kwargs: Any, inputs: list[Tensor], written: list[Tensor]) -> None:
-        """Tell what a hook or a function of the script makes of gradients."""
-        if self.task == -1:
-            self.hooks.forward(name)
-        elif (told := self.hooks.backward(name, factor_of(name, args, kwargs), inputs, written))[0]:
-            self.unknown.setdefault(*told)
 
     def _tag(self) -> None:
         """Remember which module an op of the graph was made in."""
@@ -326,8 +308,6 @@ class Recorder(TorchDispatchMode):
         number = self.add(node)
         for k, tensor in enumerate(distinct(written, set())):
             self.shadows.made_by(number if k == 0 else self.add(node), tensor)
-            if k == 0 and tensor.numel() == 1 and tensor.is_floating_point() and node.phase in ("update", "between"):
-                node.number = float(tensor)
 
     def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A collective: what goes in, what comes out."""
@@ -374,8 +354,6 @@ class Recorder(TorchDispatchMode):
                 node.start, node.chunk, node.sources = source_of(call, self.rank, k, given, reads, writes)
                 self.shadows.made_by(self.add(node), out)
                 self.shadows.written_by_peers(out, pending)
-            if self.task != -1:
-                self.hooks.passed_on(reads, writes)
 
     def _moved(self, regions: dict[int, Region], ins: list[Tensor]) -> tuple[str, ...]:
         """The parameters whose weights, as they stand or updated, are what is sent."""

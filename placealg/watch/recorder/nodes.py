@@ -46,8 +46,6 @@ class Node:
     scalar: int = -1
     tokens: float = 0.0
     read_by: list[tuple[str, int, str]] = field(default_factory=list)
-    number: float | None = None
-    """What it made, where that is one number outside modules and backward."""
     shares: Mapping[int, float] = field(default_factory=dict)
     """Of a norm or a power, parent -> by what the number that it was multiplied by before multiplies its power."""
 

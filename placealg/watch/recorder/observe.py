@@ -17,27 +17,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placealg.errors import InputError
-from placealg.watch.given import way
 from placealg.watch.recorder.chains import (
     ancestors,
-    disturbed,
     forget,
     live_messages,
-    misstepped,
     moved,
     terms_of,
-    totals_of,
-    touched,
     update_hops,
 )
 from placealg.watch.recorder.copies import Copies, Update
-from placealg.watch.recorder.gradients import Gradients, owned_by
+from placealg.watch.recorder.gradients import Gradients
 from placealg.watch.recorder.meshes import axes_of_mesh, backend
 from placealg.watch.recorder.mode import Recorder
 from placealg.watch.recorder.nodes import Node
 from placealg.watch.recorder.parameters import local, plain_name, settings_of, split_over, trained_by, whole_shape
-from placealg.watch.recorder.shadows import Region, digest, nodes_of
-from placealg.watch.recorder.states import States
+from placealg.watch.recorder.shadows import digest, nodes_of
 from placealg.watch.seen import BUFFER, FOREIGN, TERM, Chain, Hop, RankSeen, Seen, Term
 
 
@@ -54,10 +48,6 @@ class Observation:
         if self._seen is None:
             raise InputError("nothing is recorded before the block of observe(...) has ended")
         return self._seen
-
-    def put(self, seen: Seen) -> None:
-        """Take a recording for this one."""
-        self._seen = seen
 
     def begin_again(self) -> None:
         """What has brought new weights since the block began belongs to the step before."""
@@ -106,15 +96,11 @@ class Watched:
         self.copies = Copies(self.parameters, self.gradients)
         self.start: dict[str, str] = {}
         self.settings: dict[str, str] = {}
-        self.square: dict[str, float] = {}
         self.trained: set[str] = set()
-        self.updated: dict[str, Region] = {}
         self.optimizer = ""
-        self.states = States(self.parameters)
 
     def begin(self, recorder: Recorder) -> None:
         """Name the parameters, the buffers, and the gradients that are there already."""
-        self.states.begin()
         self.earlier = self.with_gradients()
         for name, buffer in ((n, b) for part in self.models for n, b in part.named_buffers() if b.numel()):
             recorder.shadows.made_by(recorder.add(Node("buffer", f"{BUFFER}{plain_name(name)}")), local(buffer))
@@ -122,7 +108,6 @@ class Watched:
             mine = local(parameter).detach()
             recorder.shadows.made_by(recorder.add(Node("param", name)), mine)
             recorder.shadows.keep_sum(mine)
-            recorder.own[mine.untyped_storage()._cdata] = name, mine
             self.start[name] = digest(mine)
             grad = parameter.grad
             if grad is not None:
@@ -139,8 +124,7 @@ class Watched:
             every = {n: local(p).detach() for n, p in self.parameters.items()}
             self.earlier = self.with_gradients()
             forget(recorder, live_messages(recorder, [recorder.shadows.region(mine) for mine in every.values()]))
-            for told in (self.read, self.settings, self.square, self.trained, self.updated, recorder.ids,
-                         recorder.early):
+            for told in (self.read, self.settings, self.trained):
                 told.clear()
             self.gradients.clear()
             self.copies.clear()
@@ -158,10 +142,7 @@ class Watched:
         handles: list[Any] = []
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-            last = optimizer.register_step_pre_hook(begun)  # what hooks of one's own do to gradients is done before
-            first = optimizer.register_step_post_hook(made)
-            optimizer._optimizer_step_post_hooks.move_to_end(first.id, last=False)
-            handles.extend((last, first))
+            handles.append(optimizer.register_step_pre_hook(begun))  # behind hooks of one's own, which change gradients
 
         def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.in_optimizer += 1
@@ -177,23 +158,12 @@ class Watched:
                 elif recorder.in_optimizer == 1:
                     self.reads(recorder, {id(p) for p in trained}, 1.0 if by is None else float(by))
                 self.keep_settings(optimizer)
-                self.states.before(optimizer)
-
-        def made(optimizer: Any, args: Any, kwargs: Any) -> None:
-            with _disable_current_modes():
-                self.states.after(optimizer)
-                every = {id(p) for group in optimizer.param_groups for p in group["params"]}
-                for name, parameter in self.parameters.items():
-                    if id(parameter) in every and name not in self.updated:
-                        origin, factor = recorder.shadows.region(local(parameter).detach())
-                        self.updated[name] = origin.clone(), factor.clone()
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             recorder.in_optimizer = max(recorder.in_optimizer - 1, 0)  # of a step that had begun before, none
             recorder.updated = True
-            for handle in handles[-2:]:
-                handle.remove()
-            del handles[-2:]
+            if handles:
+                handles.pop().remove()
 
         watching = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
         try:
@@ -221,18 +191,13 @@ class Watched:
             grad = parameter.grad
             if name in self.trained or (name in self.read and name not in own):
                 continue
-            before = (touched(recorder, recorder.shadows.region(local(parameter).detach()))
-                      or recorder.early.get(name, "")) if name in own else ""
             if grad is None:
-                self.read[name] = (), before
+                self.read[name] = (), ""
                 continue
             mine = local(grad)
             recorder._check([mine], None)
-            self.square[name] = float(mine.detach().double().square().sum()) / by ** 2
             region = tuple(t.clone() for t in recorder.shadows.region(mine))
-            terms, wrong = terms_of(recorder, (region[0], region[1] / by))
-            self.read[name] = terms, before or wrong or self.gradients.misplaced(
-                recorder, name, grad, (region[0], region[1]))
+            self.read[name] = terms_of(recorder, (region[0], region[1] / by))
             node = Node("read", name, "update", sources=((region[0], region[1]),))
             recorder.shadows.made_by(recorder.add(node), mine)
         self.trained |= own
@@ -244,7 +209,6 @@ class Watched:
         if self.copies.lost or (self.read and self.copies.tensors):
             recorder.unknown.setdefault(FOREIGN, "")
         self.copies.check(recorder)
-        self.states.end()
         for name in recorder.seeds.beside():
             recorder.unknown.setdefault(f"{TERM}, by {name}", "")
         for parameter in self.parameters.values():
@@ -253,54 +217,25 @@ class Watched:
     def rank_seen(self, recorder: Recorder, rank: int, place: Mapping[str, int]) -> RankSeen:
         """What this rank did."""
         chains = [self.chain(recorder, name, p) for name, p in self.parameters.items()]
-        layouts: Mapping[int, tuple[tuple[str, str], ...]] = {}
-        if FOREIGN not in recorder.unknown:
-            chains, layouts = self.given(recorder, chains)
-        messages = [replace(m, layout=layouts.get(m.index, ())) for m in recorder.messages]
+        messages = list(recorder.messages)
         for chain in chains:
-            for index in sorted(moved((*chain.terms, *chain.given)) | {h.message for h in chain.new}):
+            for index in sorted(moved(chain.terms) | {h.message for h in chain.new}):
                 if chain.parameter not in messages[index].carries:
                     messages[index] = replace(messages[index], carries=(*messages[index].carries, chain.parameter))
         regions = [recorder.shadows.region(local(p).detach()) for p in self.parameters.values()]
-        live = live_messages(recorder, regions) | {k for c in chains for k in moved(c.given)}
+        live = live_messages(recorder, regions)
         messages = [replace(m, live=m.index in live or m.again or (m.verb in ("send", "recv") and bool(m.module)))
                     for m in messages]  # what a module passes on may reach nothing here, and a gradient elsewhere
         seeds = tuple(recorder.seeds.seed(k, lambda s: self.scale(recorder, s)) for k in range(len(recorder.tasks)))
         unseen = tuple(f"{name} ({line})" if line else name for name, line in recorder.unknown.items())
-        factors = {h.message for c in chains for t in c.terms for h in t.hops if h.verb == "scale"}
-        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), seeds, unseen,
-                        totals={k: totals_of(recorder, k) for k in sorted(factors) if k >= 0},
-                        inputs=tuple(dict.fromkeys(recorder.ids.told.values())),
-                        random=tuple(recorder.random))
-
-    def given(self, recorder: Recorder, chains: Sequence[Chain]
-              ) -> tuple[list[Chain], Mapping[int, tuple[tuple[str, str], ...]]]:
-        """(chains with what this rank gives to reductions, message -> which elements stand where in it)."""
-        if self.copies.tensors:
-            told, layouts = self.gradients.given(recorder, self.copies.owned())
-            return [replace(c, given=g.others, kept=g.own, unseen=c.unseen or g.wrong)
-                    for c in chains for g in (told[c.parameter],)], layouts
-        passed = moved([t for c in chains for t in c.terms])
-        told, layouts = self.gradients.given(recorder, self.gradients.owned(), passed)
-        alike = {name: not g.others or way(g.others) == way(g.own) for name, g in told.items()}
-        return [replace(c, given=() if alike[c.parameter] else g.others, kept=() if alike[c.parameter] else g.own,
-                        unseen=c.unseen or (g.wrong if c.terms else "")) for c in chains
-                for g in (told[c.parameter],)], layouts
+        return RankSeen(rank, dict(place), tuple(messages), tuple(chains), seeds, unseen, random=tuple(recorder.random))
 
     def copied(self, recorder: Recorder, name: str) -> tuple[int, tuple[Term, ...], str, Update]:
         """(elements whose copies this rank updates, what they read, what is wrong, their update) of one parameter."""
         claim, update = self.copies.claims.get(name), self.copies.update(recorder, name)
         if claim is None:
             return 0, (), "", update
-        wrong = "a copy of it with other numbers, which the optimizer updates" if claim.apart else claim.wrong
-        return claim.here.numel(), claim.terms, wrong, update
-
-    def squares(self, name: str) -> float:
-        """The sum of squares of what an optimizer reads of a parameter on this rank; -1 where it is not known."""
-        if not self.copies.tensors:
-            return self.square.get(name, -1.0)
-        claim = self.copies.claims.get(name)
-        return claim.square if claim is not None else 0.0
+        return claim.here.numel(), claim.terms, claim.wrong, update
 
     @staticmethod
     def scale(recorder: Recorder, number: int) -> Hop:
@@ -318,10 +253,6 @@ class Watched:
             owned, terms, wrong, (inside, new, updated, unseen) = self.copied(recorder, name)
         else:
             inside, new, updated, unseen = update_hops(recorder, recorder.shadows.region(mine), name)
-            if name in self.updated and not unseen:
-                unseen = disturbed(recorder, recorder.shadows.region(mine), self.updated[name]) or misstepped(
-                    recorder, self.updated[name], name, owned_by(parameter), self.gradients.stands.get(name))
-        unseen = unseen or self.states.wrong.get(name, "") or self.states.wrong.get("", "")
         if inside:
             terms = tuple(replace(t, hops=(*t.hops, *inside)) for t in terms)
         terms = tuple(replace(t, hops=tuple(replace(h, norm=tuple((name, a) for _, a in h.norm)) for h in t.hops))
@@ -329,8 +260,7 @@ class Watched:
         shard = tuple(dict.fromkeys(a for ranks in split_over(parameter) for a in recorder.axes(ranks)))
         return Chain(name, mine.numel(), tuple(whole_shape(parameter)), shard, terms, new, updated, self.start[name],
                      self.tied.get(name, ()), wrong or unseen, owned,
-                     placed=isinstance(parameter, DTensor) or bool(shard), square=self.squares(name),
-                     settings=self.settings.get(name, ""), end=digest(mine))
+                     placed=isinstance(parameter, DTensor) or bool(shard), settings=self.settings.get(name, ""))
 
 
 @contextmanager

@@ -1,34 +1,32 @@
-"""`record`: one step under the recorder, and beside a single device, if there is one, the weights of its tokens."""
+"""`record`: one step under the recorder, run again beside a single device, if there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from placealg.errors import InputError
 from placealg.watch.recorder.observe import observe
-from placealg.watch.recorder.single import beside
+from placealg.watch.recorder.single import Reference, beside, traced
 from placealg.watch.recorder.trace import tracing
-from placealg.watch.recorder.weigh import Reference, places_in, weigh
-from placealg.watch.seen import Probe, Seen
+from placealg.watch.seen import Seen
 
 
 def record(step: Callable[[], object], model: nn.Module | Sequence[nn.Module],
            mesh: DeviceMesh | Mapping[str, int] | None = None, *,
            reference: tuple[nn.Module, Callable[[nn.Module, Any], Tensor]] | None = None, batch: Any = None,
            clip: float = 0.0, shims: Iterable[str] = ()) -> Seen:
-    """What all ranks saw of the second of two steps; with a `reference` three more are run, which measure weights.
+    """What all ranks saw of the second of two steps, which is run again beside a `reference` where there is one.
 
     The first step has no gradients and no moments of an earlier one, which a wrong step keeps or loses. `reference` is
     the single device's model and what gives the losses of each token of it on `batch`, which is what all ranks together
-    train on in a step: (sequences, tokens), whose sum is the loss. `clip` is the norm to which it clips.
+    train on in a step: (sequences, tokens), whose sum is the loss. `clip` is the norm to which it clips, 0 for none.
+    Without a reference nothing is claimed of what ops compute.
     """
     single = None if reference is None else _reference(reference, batch, clip)
-    places = None if single is None else places_in(model, single)  # before a step makes numbers differ
     step()
     if single is None:
         with observe(model, mesh, shims=shims) as observation:
@@ -36,18 +34,7 @@ def record(step: Callable[[], object], model: nn.Module | Sequence[nn.Module],
         return observation.seen
     with observe(model, mesh, shims=shims) as observation, tracing(model) as followed:
         step()
-    observation.put(beside(observation.seen, followed, single))
-    own = weigh(step, model, single, places)
-    rank, every = 0, {0: own}
-    if dist.is_initialized():
-        rank = dist.get_rank()
-        parts: list[tuple[int, tuple[Probe, ...]]] = [(rank, own)]
-        if dist.get_world_size() > 1:
-            gathered: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, (rank, own))
-            parts = gathered
-        every = dict(parts)
-    return observation.seen.with_probes(every)
+    return beside(observation.seen, followed.trace, lambda: traced(single, followed))
 
 
 def _reference(reference: Any, batch: Any, clip: float) -> Reference:

@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from placealg.watch.lift.told import lifted
 from placealg.watch.lift.trace import Trace
 from placealg.watch.recorder.trace import Followed, tracing
-from placealg.watch.recorder.weigh import Reference
 from placealg.watch.seen import Seen
 
 
-def beside(seen: Seen, followed: Followed, reference: Reference) -> Seen:
-    """A recording with what comes of running its ranks again beside the reference; every rank calls it."""
+@dataclass(frozen=True)
+class Reference:
+    """The single device: its model, of which `losses(model, batch)` are the losses of each token of a whole step.
+
+    They have the shape (sequences, tokens), and their sum is what the single device minimises. `clip` is the norm to
+    which it clips; 0 if it does not.
+    """
+
+    model: nn.Module
+    losses: Callable[[nn.Module, Any], Tensor]
+    batch: Any
+    clip: float = 0.0
+
+
+def beside(seen: Seen, trace: Trace, alone: Callable[[], Trace]) -> Seen:
+    """A recording with what comes of running its ranks again beside the reference; every rank calls it.
+
+    `trace` is this rank's, `alone` gives the single device's, on the first rank.
+    """
     world = dist.get_world_size() if dist.is_initialized() else 1
-    traces: list[Any] = [followed.trace]
+    traces: list[Any] = [trace]
     if world > 1:
         traces = [None] * world
-        dist.all_gather_object(traces, followed.trace)
+        dist.all_gather_object(traces, trace)
     answer: list[Any] = [None]
     if not dist.is_initialized() or dist.get_rank() == 0:
-        answer = [_judged(seen, traces, followed, reference)]
+        answer = [_judged(seen, traces, alone)]
     if world > 1:
         dist.broadcast_object_list(answer, src=0)
     return replace(seen, lifted=answer[0].lifted, alone=answer[0].alone)
 
 
-def _judged(seen: Seen, traces: list[Trace], followed: Followed, reference: Reference) -> Seen:
+def _judged(seen: Seen, traces: list[Trace], alone: Callable[[], Trace]) -> Seen:
     try:
-        own = traced(reference, followed)
+        own = alone()
     except (TypeError, ValueError, RuntimeError) as error:
         return replace(seen, alone=f"the single device has no step: {type(error).__name__} {error}")
     return lifted(seen, traces, own, "the reference")

@@ -66,3 +66,7 @@ LOSSES = {"aten::nll_loss_backward": ("reduction", "total_weight"), "aten::nll_l
 
 NORMS = frozenset(("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm"))
 """Ops that sum squares: a factor on what they read counts squared."""
+
+TURNED = frozenset(f"aten::{n}_" for n in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze",
+                                           "as_strided"))
+"""Ops that make a view of a tensor in its place: no element moves."""

@@ -1,4 +1,4 @@
-"""The Trainer of transformers with accelerate: `--fsdp` asks for FSDP2, `--callback STRATEGY` records by one."""
+"""The Trainer of transformers with accelerate: `--fsdp` asks for FSDP2."""
 
 from __future__ import annotations
 
@@ -32,9 +32,4 @@ fsdp: dict[str, Any] = {"fsdp": "full_shard auto_wrap", "fsdp_config": {
 arguments = TrainingArguments(
     output_dir=mkdtemp(), per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=3, learning_rate=1e-3,
     max_grad_norm=0.1, use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, **fsdp)
-callbacks: list[Any] = []
-if "--callback" in sys.argv:
-    from placealg.trainer import Callback
-
-    callbacks = [Callback(sys.argv[-1], config=str(HERE / "llama.json"), strict=True)]
-Trainer(model=model, args=arguments, train_dataset=Words(), callbacks=callbacks).train()
+Trainer(model=model, args=arguments, train_dataset=Words()).train()

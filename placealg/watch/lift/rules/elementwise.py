@@ -50,15 +50,18 @@ def _mul(c: Call) -> Values:
 def _masked(c: Call, noise: Place, met: Place) -> Array:
     """A product with what was drawn: which elements stay is an unknown of the element that each draw meets.
 
-    Elements that are equal are told apart, as far as `memory.apart` says, by the last dims in which they stand. A
-    forward that runs again in backward must have drawn what it did before: then it masks as before.
+    Elements that are equal are told apart, as far as `memory.apart` says, by the last dims in which they stand, and the
+    draws that one tensor meets by their order. A forward that runs again in backward must have drawn what it did
+    before: then it masks as before.
     """
     drawn = np.asarray(c.memory.random[noise.store])
     x, scale = c.of(met), c.of(noise)
     again = (m for d, m in c.memory.drawn if c.op.phase == "backward" and np.array_equal(d, drawn))
     mask = next(again, None)
     if mask is None:
-        key = _told_apart(c, x)
+        before = c.memory.met.get(met.store, 0)
+        c.memory.met[met.store] = before + 1
+        key = c.f.oracle("of a draw", _told_apart(c, x), np.array(before)) if before else _told_apart(c, x)
         mask, some = c.f.oracle("mask", key), x.ravel() != 0
         c.memory.masks.append((key.ravel()[some], drawn.ravel()[some], c.op.line))
         c.memory.drawn.append((drawn, mask))

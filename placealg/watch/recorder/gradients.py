@@ -106,6 +106,7 @@ class Gradients:
                 mine[here] = there
         return found
 
+
 def _table(made: Tensor, at: Tensor, where: Tensor) -> Tensor:
     """Place in what an op made -> place in the parameter, -1 of those that are not its gradient."""
     table = torch.full((int(max(made.max(), where.max())) + 1,), -1, dtype=torch.int64)

@@ -28,14 +28,12 @@ Region = tuple[Tensor, Tensor]
 class Shadow:
     """The origins and factors of a storage, an entry per element of `item` bytes."""
 
-    __slots__ = ("origin", "factor", "item", "ref", "sum", "pending", "changed")
+    __slots__ = ("origin", "factor", "item", "ref", "sum", "pending")
 
     def __init__(self, origin: Tensor, factor: Tensor, item: int, ref: StorageWeakRef):
         self.origin, self.factor, self.item, self.ref = origin, factor, item, ref
         self.sum: int | None = None
         self.pending = False
-        self.changed = "", ""
-        """What a hook or a function of the script has made of a gradient in it, and the line."""
 
 
 class Shadows:
@@ -44,7 +42,6 @@ class Shadows:
     def __init__(self, stranger: Callable[[Tensor], int]):
         self.table: dict[int, Shadow] = {}
         self.stranger = stranger
-        self.written_behind: set[int] = set()
 
     def known(self, tensor: Tensor) -> bool:
         """Whether the storage of a tensor was met before."""
@@ -120,11 +117,6 @@ class Shadows:
         shadow = self.table.get(tensor.untyped_storage()._cdata)
         if shadow is not None:
             shadow.sum, shadow.pending = None, False
-
-    def sweep(self) -> None:
-        """Drop the shadows of storages that are gone."""
-        for key in [key for key, shadow in self.table.items() if shadow.ref.expired()]:
-            del self.table[key]
 
 
 def whole(node: int, count: int) -> Tensor:

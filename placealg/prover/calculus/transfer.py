@@ -37,10 +37,10 @@ from placealg.step.verbs import CARRIED, COUNTERS, LOSS_SCALE, SOURCES, STATES, 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
     """Apply the transfer rule of one event, in place; `check` must have passed."""
-    if LOSS_SCALE in event.divisor.names():
+    if event.divisor.powers and LOSS_SCALE in event.divisor.names():
         observe(machine, event, "scale", machine.version(LOSS_SCALE), iteration)
     unset(machine, event, iteration)
-    if not (out := left_out(event)) or event.value not in ("grad", "grad_sum"):
+    if event.value not in ("grad", "grad_sum") or not (out := left_out(event)):
         RULES[event.verb](machine, event, iteration)
         return
     key = (event.value, event.tiers[1])

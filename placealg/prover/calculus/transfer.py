@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
@@ -236,6 +237,10 @@ def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
     _set_value(machine, ("grad_sum", tier), added, event)
 
 
+_reduced = lru_cache(maxsize=2**12)(Value.reduced)
+"""Sums over ranks: from state to state, and from microbatch to microbatch, mostly the same values are summed."""
+
+
 def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     key = (event.value, event.tiers[0])
     by, old = divisor(machine, event, iteration), machine.value(*key)
@@ -249,7 +254,7 @@ def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     if machine.group.merge == "max":
         new = merged_over(old, event.axes, event.op, machine.reference.unrolled).scaled(ONE / by)
     else:
-        new = old.reduced(event.axes, factor, machine.reference.unrolled)
+        new = _reduced(old, event.axes, factor, machine.reference.unrolled)
     if event.to == "S" and new.held:
         new = new.masked(owner_pairs(event))
     _set_value(machine, key, new, event)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from placealg.errors import InputError, need
@@ -225,6 +226,7 @@ class Monomial:
     powers: tuple[tuple[str, int], ...] = ()
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def of(*names: str) -> Monomial:
         """The product of `names`, each to the first power."""
         product = Monomial()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from placealg.prover.verdict import ASKED_FOR, PROVED, REFUTED, Report
 from placealg.step.program import Step
 from placealg.strategy.file import proofs_folder
 
-_RESUME = 1 + [field.name for field in fields(Program)].index("resume")
+_RESUME = 1 + list(Program.__annotations__).index("resume")
 """The place of a program, as a term, that has what resumes it."""
 
 THEOREM = ("gradient", "normalizer", "view", "update", "invariant", "init")

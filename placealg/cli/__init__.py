@@ -19,7 +19,7 @@ NEEDED_BYTES = 2**28
 """The address space below which libraries end the process in their own ways, with exit codes of their own."""
 
 
-SELDOM = (100_000, 50, 50)
+SELDOM = (2_000_000, 5, 5)
 """When a command looks for cycles of garbage: it makes few, and keeps most of what it makes until it ends."""
 
 

@@ -89,13 +89,14 @@ def proof_document(report: Report, verified: Kernel, alike: tuple[str, str] | No
 
 def _before_proving(chosen: Namespace, case: CommandCase) -> None:
     """Raise InputError, before minutes of a proof, for what could not be said after it or would take more of them."""
-    from placealg.cli.masked import check_masked
-    from placealg.prover.evidence.cutoff import proofs_of_groups
-
     if chosen.masked:
+        from placealg.cli.masked import check_masked
+
         check_masked(case)
     if chosen.engine != "cutoff":
         return
+    from placealg.prover.evidence.cutoff import proofs_of_groups
+
     say("counting what is to be proved")
     proofs = proofs_of_groups(case.step)
     if proofs > chosen.most_proofs:

@@ -69,6 +69,28 @@ def sharding_word(said: Said, version: int, strategy: tuple[str, Any], reshard: 
     return said.choice(key, str(found).upper(), STRATEGIES)
 
 
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """fsdp_config: key without fsdp_ -> (the key as it is written, the value); and the file in which it stands."""
+
+    own: Said
+    fields: Mapping[str, tuple[str, Any]]
+
+    @staticmethod
+    def of(own: Said) -> _Config:
+        config: Any = own.raw("fsdp_config") or {}
+        if not isinstance(config, Mapping):
+            raise own.refuse("fsdp_config", f"{config} decides, another file", "give accelerate's")
+        return _Config(own, {str(k).removeprefix("fsdp_"): (f"fsdp_config.{k}", v) for k, v in config.items()})
+
+    def field(self, name: str, default: Any) -> tuple[str, Any]:
+        key, value = self.fields.get(name, ("fsdp_config", None))
+        return key, default if value is None else value
+
+    def truth(self, name: str, default: bool = False) -> bool:
+        return self.own.truth(*self.field(name, default))
+
+
 def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precision: str, lora: bool,
               launcher: Said | None = None, raised: Sequence[int] = (1, 2)) -> Sharded:
     """FSDP over `data` ranks, `replicas` among them, by `fsdp` and by fsdp_config, whose keys may begin with fsdp_.
@@ -77,49 +99,76 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
     that of the `launcher`, if there is one. `raised` are the versions under which what trains is raised to fp32.
     """
     said, parts = draft.said, draft.parts
-    own = launcher or said
-    config: Any = own.raw("fsdp_config") or {}
-    if not isinstance(config, Mapping):
-        raise own.refuse("fsdp_config", f"{config} decides, another file", "give accelerate's")
-    fields = {str(k).removeprefix("fsdp_"): (f"fsdp_config.{k}", v) for k, v in config.items()}
-
-    def field(name: str, default: Any) -> tuple[str, Any]:
-        key, value = fields.get(name, ("fsdp_config", None))
-        return key, default if value is None else value
-
-    version_key, found = field("version", None)
-    if "fsdp_version" in said.table.keys and said.has("fsdp_version"):
-        version_key, found = "fsdp_version", said.raw("fsdp_version")
-    version = own.whole(version_key, found)
-    if version not in (None, 1, 2):
-        raise own.refuse(version_key, f"fsdp_version {version}: 1 or 2 are read")
-    if version:
-        own.read(version_key, f"FSDP{version}")
-    version = version or 1
+    config = _Config.of(launcher or said)
+    version = _version(said, config)
     listed, words = fsdp_words(said, "fsdp") if said.raw("fsdp") else ("", ())
-    word = sharding_word(own, version, field("sharding_strategy", listed or "FULL_SHARD"),
-                         field("reshard_after_forward", listed != "shard_grad_op"))
+    word = _word(said, config, version, listed)
+    keep = word in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
+    axes = _axes(draft, word, keep, data, replicas)
+    if listed:
+        said.read("fsdp", f"{parts.factors[-1][0]}{', and offload' if 'offload' in words else ''}")
+    _types(draft, version in raised, steps, precision, lora)
+    if steps > 1 and axes:
+        parts.accumulate_whole(*axes)
+    said.follows("no_sync", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
+                            "no_sync")
+    if config.truth("offload_params", "offload" in words):
+        parts.modifier("offload_optimizer")
+        parts.modifier("offload_parameters")
+    if config.truth("activation_checkpointing_offload"):
+        raise config.own.refuse(config.field("activation_checkpointing_offload", False)[0],
+                                "the inputs of checkpointed layers rest on the host")
+    if config.truth("activation_checkpointing"):
+        parts.modifier("recompute_full")
+    _units(config, lora and version == 1)
+    return Sharded(version, axes, not keep)
+
+
+def _version(said: Said, config: _Config) -> int:
+    """FSDP1 or FSDP2: by a key of the Trainer, or by fsdp_config."""
+    key, found = config.field("version", None)
+    if "fsdp_version" in said.table.keys and said.has("fsdp_version"):
+        key, found = "fsdp_version", said.raw("fsdp_version")
+    version = config.own.whole(key, found)
+    if version not in (None, 1, 2):
+        raise config.own.refuse(key, f"fsdp_version {version}: 1 or 2 are read")
+    if version:
+        config.own.read(key, f"FSDP{version}")
+    return version or 1
+
+
+def _word(said: Said, config: _Config, version: int, listed: str) -> str:
+    """The strategy in version 1's words, which the Trainer's list `fsdp` must not contradict."""
+    word = sharding_word(config.own, version, config.field("sharding_strategy", listed or "FULL_SHARD"),
+                         config.field("reshard_after_forward", listed != "shard_grad_op"))
     if listed and version == 1 and word != listed.upper():
         raise said.refuse("fsdp", f"fsdp says {listed}, fsdp_config {word}")
     if version == 2 and listed not in ("", "full_shard", "shard_grad_op"):
         raise said.refuse("fsdp", f"fsdp {listed} goes with FSDP1 alone")
-    keep = word in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2")
+    return word
+
+
+def _axes(draft: Draft, word: str, keep: bool, data: int | None, replicas: int) -> tuple[str, ...]:
+    """The axes over which states are sharded, by the factor that the strategy is."""
+    said, parts = draft.said, draft.parts
     if replicas > 1:
         said.read("dp_replicate_size", f"{replicas} replicas of the shards")
-    if replicas > 1 or word.startswith("HYBRID"):
-        parts.axis("hsdp", dp_replicate=replicas if replicas > 1 else None, dp_shard=None if data is None or
-                   replicas == 1 else data // replicas)
-        axes: tuple[str, ...] = ("dp_shard",)
-        if keep:
-            parts.say("schedule", "lifetime", {"dp_shard": "microbatch"})
-    else:
+    if replicas <= 1 and not word.startswith("HYBRID"):
         none = word == "NO_SHARD"
         parts.axis("dp" if none else "fsdp_no_reshard" if keep else "zero3", data)
-        axes = () if none else ("dp",)
-    if listed:
-        said.read("fsdp", f"{parts.factors[-1][0]}{', and offload' if 'offload' in words else ''}")
+        return () if none else ("dp",)
+    parts.axis("hsdp", dp_replicate=replicas if replicas > 1 else None,
+               dp_shard=None if data is None or replicas == 1 else data // replicas)
+    if keep:
+        parts.say("schedule", "lifetime", {"dp_shard": "microbatch"})
+    return ("dp_shard",)
+
+
+def _types(draft: Draft, raised: bool, steps: int, precision: str, lora: bool) -> None:
+    """The bytes of states, by whether what trains is raised to fp32."""
+    said, parts = draft.said, draft.parts
     parts.half = TYPE_NAMES[precision.removeprefix("pure_")] if precision else None if lora else ""
-    if precision and version not in raised and not lora:
+    if precision and not raised and not lora:
         parts.types(w=2, g=2, wire=2, o=4, act=2)
         said.read(precision, "[types] w = g = wire = 2, o = 4: what was loaded is trained")
     elif precision:
@@ -130,25 +179,15 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
         parts.types(w=4, g=4, wire=4, o=8, act=4)
     else:
         said.unsaid("[types]", "bytes are those of the model that was loaded: they stay the defaults", "--precision")
-    if steps > 1 and axes:
-        parts.accumulate_whole(*axes)
-    said.follows("no_sync", f"FSDP{version}; [states] gradients = {'R' if steps > 1 else 'S'}: accumulation runs under "
-                            "no_sync")
-    if own.truth(*field("offload_params", "offload" in words)):
-        parts.modifier("offload_optimizer")
-        parts.modifier("offload_parameters")
-    if own.truth(*field("activation_checkpointing_offload", False)):
-        raise own.refuse(field("activation_checkpointing_offload", False)[0],
-                         "the inputs of checkpointed layers rest on the host")
-    if own.truth(*field("activation_checkpointing", False)):
-        parts.modifier("recompute_full")
-    policy, wrap = field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
-    by_peft = lora and version == 1
-    if by_peft:
-        for name in ("auto_wrap_policy", "min_num_params", "use_orig_params"):
-            if name in fields:
-                own.read(fields[name][0], "PEFT's policy goes before it: no unit holds both what trains and what is "
-                                          "frozen")
+
+
+def _units(config: _Config, by_peft: bool) -> None:
+    """What is gathered at once, by the policy of wrapping; and all keys of fsdp_config are accounted for."""
+    own, fields = config.own, config.fields
+    policy, wrap = config.field("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
+    for name in ("auto_wrap_policy", "min_num_params", "use_orig_params") if by_peft else ():
+        if name in fields:
+            own.read(fields[name][0], "PEFT's policy goes before it: no unit holds both what trains and what is frozen")
     for name, (key, _) in fields.items():
         if name not in FSDP_KEYS:
             if not own.ignores(key):
@@ -158,7 +197,6 @@ def read_fsdp(draft: Draft, data: int | None, replicas: int, steps: int, precisi
             own.read(key, "of FSDP")
     if str(wrap).upper() != "TRANSFORMER_BASED_WRAP" and not by_peft:
         own.approximated(policy, "units of another size than layers: transient and peak are off")
-    return Sharded(version, axes, not keep)
 
 
 def shard_adapters(draft: Draft, sharded: Sharded, axes: tuple[str, ...], precision: str, raised: bool,

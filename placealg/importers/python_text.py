@@ -282,54 +282,65 @@ class Evaluator:
             self.followed += 1
             if self.followed > MAX_STATEMENTS:
                 raise InputError(f"has more than {MAX_STATEMENTS} statements to follow", where=self.file)
-            match statement:
-                case ast.Return():
-                    return True, self.value(statement.value, names)
-                case ast.Assign():
-                    value = self.value(statement.value, names)
-                    for target in statement.targets:
-                        self._assign(target, value, names)
-                case ast.AnnAssign():
-                    self._assign(statement.target, self.value(statement.value, names), names)
-                case ast.AugAssign():
-                    whole = ast.BinOp(_loaded(statement.target), statement.op, statement.value)
-                    value = self.value(ast.copy_location(whole, statement), names)
-                    self._assign(statement.target, self._unknown(statement) if isinstance(value, Unknown) else value,
-                                 names)
-                case ast.Expr(value=ast.Call() as call):
-                    self._called(call, names)
-                case ast.If():
-                    test = self.value(statement.test, names)
-                    if _told(test):
-                        done, value = self._body(statement.body if test else statement.orelse, names, where)
-                        if done:
-                            return True, value
-                    elif isinstance(test, Record) and test.grows and not any(
-                            isinstance(n, ast.Return) for n in ast.walk(statement)):
-                        self._both(statement, names, where)
-                    elif any(isinstance(n, ast.Return) for n in ast.walk(statement)):
-                        return True, Unknown(f"{where}: a branch", statement.lineno)
-                    else:
-                        self._open([*statement.body, *statement.orelse], names, "set in a branch")
-                case ast.For():
-                    over = self.value(statement.iter, names)
-                    if isinstance(over, Record) and over.grows:
-                        over = [over.grown("*", statement.lineno)]
-                    if not isinstance(over, list) or len(over) > 1000 or any(isinstance(n, (ast.Break, ast.Continue))
-                                                                             for n in ast.walk(statement)):
-                        self._open([statement], names, "set in a loop")
-                        continue
-                    for item in over:
-                        self._assign(statement.target, item, names)
-                        done, value = self._body(statement.body, names, where)
-                        if done:
-                            return True, value
-                case ast.With():
-                    done, value = self._body(statement.body, names, where)
-                    if done:
-                        return True, value
-                case ast.While() | ast.Try() | ast.Match() | ast.Delete():
-                    self._open([statement], names, "set where it cannot be followed")
+            returned = self._statement(statement, names, where)
+            if returned[0]:
+                return returned
+        return False, None
+
+    def _statement(self, statement: ast.stmt, names: dict[str, Any], where: str) -> tuple[bool, Any]:
+        match statement:
+            case ast.Return():
+                return True, self.value(statement.value, names)
+            case ast.If():
+                return self._branch(statement, names, where)
+            case ast.For():
+                return self._loop(statement, names, where)
+            case ast.With():
+                return self._body(statement.body, names, where)
+            case ast.Assign():
+                value = self.value(statement.value, names)
+                for target in statement.targets:
+                    self._assign(target, value, names)
+            case ast.AnnAssign():
+                self._assign(statement.target, self.value(statement.value, names), names)
+            case ast.AugAssign():
+                whole = ast.BinOp(_loaded(statement.target), statement.op, statement.value)
+                value = self.value(ast.copy_location(whole, statement), names)
+                self._assign(statement.target, self._unknown(statement) if isinstance(value, Unknown) else value, names)
+            case ast.Expr(value=ast.Call() as call):
+                self._called(call, names)
+            case ast.While() | ast.Try() | ast.Match() | ast.Delete():
+                self._open([statement], names, "set where it cannot be followed")
+        return False, None
+
+    def _branch(self, statement: ast.If, names: dict[str, Any], where: str) -> tuple[bool, Any]:
+        """The branch that is taken; where that is not known, what both may do."""
+        test = self.value(statement.test, names)
+        returns = any(isinstance(n, ast.Return) for n in ast.walk(statement))
+        if _told(test):
+            return self._body(statement.body if test else statement.orelse, names, where)
+        if returns:
+            return True, Unknown(f"{where}: a branch", statement.lineno)
+        if isinstance(test, Record) and test.grows:
+            self._both(statement, names, where)
+        else:
+            self._open([*statement.body, *statement.orelse], names, "set in a branch")
+        return False, None
+
+    def _loop(self, statement: ast.For, names: dict[str, Any], where: str) -> tuple[bool, Any]:
+        """The body for every item of a list that is known."""
+        over = self.value(statement.iter, names)
+        if isinstance(over, Record) and over.grows:
+            over = [over.grown("*", statement.lineno)]
+        leaves = any(isinstance(n, (ast.Break, ast.Continue)) for n in ast.walk(statement))
+        if not isinstance(over, list) or len(over) > 1000 or leaves:
+            self._open([statement], names, "set in a loop")
+            return False, None
+        for item in over:
+            self._assign(statement.target, item, names)
+            returned = self._body(statement.body, names, where)
+            if returned[0]:
+                return returned
         return False, None
 
     def _both(self, statement: ast.If, names: dict[str, Any], where: str) -> None:

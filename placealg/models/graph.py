@@ -156,6 +156,7 @@ class Graph:
     _made: Mapping[str, Op] = field(init=False, repr=False, compare=False)
     _read: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
     _of_unit: Mapping[str, tuple[Op, ...]] = field(init=False, repr=False, compare=False)
+    _along: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -172,6 +173,7 @@ class Graph:
         object.__setattr__(self, "_made", made)
         object.__setattr__(self, "_read", {name: tuple(ops) for name, ops in read.items()})
         object.__setattr__(self, "_of_unit", {unit: tuple(ops) for unit, ops in of_unit.items()})
+        object.__setattr__(self, "_along", {})
         object.__setattr__(self, "_hash", hash((self.tensors, self.ops, self.loops, self.beside)))
         from placealg.models.well_made import check_graph
 
@@ -276,8 +278,13 @@ class Graph:
 
     def iteration_dims(self, op: Op) -> tuple[str, ...]:
         """All dims of the operands and the result, each once: what the op can be split along."""
+        if op.output in self._along and self._made.get(op.output) is op:
+            return self._along[op.output]
         result = self.tensors[op.output].dims
-        return tuple(dict.fromkeys([*result, *(d for dims in self.operand_dims(op) for d in dims)]))
+        found = tuple(dict.fromkeys([*result, *(d for dims in self.operand_dims(op) for d in dims)]))
+        if self._made.get(op.output) is op:
+            self._along[op.output] = found
+        return found
 
     def contracted(self, op: Op) -> tuple[str, ...]:
         """The dims of the operands that the result lacks."""

@@ -137,45 +137,52 @@ KEY = "_kv"
 
 def _check_operands(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims,
                     rename: Mapping[str, str]) -> None:
-    name, first, _ = operands[0]
-    dims = [d for _, d, _ in operands]
+    (name, first, _), *others = operands
+    sink = "; a sink is one score per head" if "sink" in kind.operands else ""
     if kind.name in ("add", "mul"):
-        most = max(operands, key=lambda o: len(o[1]))
-        for other, ds, _ in operands:
-            if not set(ds) <= set(most[1]):
-                _fail(where, f"'{other}' has dims {_shown(ds)}, not among {_shown(most[1])} of '{most[0]}'")
+        longest, most, _ = max(operands, key=lambda o: len(o[1]))
+        for operand in operands:
+            _check_among(where, operand, most, f", not among {_shown(most)} of '{longest}'")
     elif kind.family == "norm":
-        for other, ds, _ in operands[1:]:
+        for other, ds, _ in others:
             if set(ds) != set(over):
                 _fail(where, f"'{other}' has dims {_shown(ds)}; it normalises over {_shown(over)}")
     elif kind.family == "flash":
-        if "sink" in kind.operands:
-            *dims, sink = dims
-            if not set(sink) <= set(first) - set(over):
-                _fail(where, f"'{operands[-1][0]}' has dims {_shown(sink)}; a sink is one score per head")
-        _check_flash(where, dims, over)
+        if sink:
+            _check_among(where, others.pop(), _without(first, over), sink)
+        _check_flash(where, [first, *(ds for _, ds, _ in others)], over)
+    elif kind.family == "softmax" and sink:
+        _check_among(where, others[0], _without(first, over), sink)
     elif "q" in kind.operands and kind.family == "scan":
         _check_scan(where, operands[:5], over)
     elif "weight" in kind.operands and kind.family == "conv":
         _check_conv(where, operands[:2], over)
     elif kind.family in ("scan", "conv") and over[0] not in first:
         _fail(where, f"'{name}' has dims {_shown(first)}; it goes along {over[0]}")
-    elif kind.family == "softmax" and "sink" in kind.operands:
-        if not set(dims[1]) <= set(first) - set(over):
-            _fail(where, f"'{operands[1][0]}' has dims {_shown(dims[1])}; a sink is one score per head")
     elif kind.name == "rename":
         for dim in rename:
             if dim not in first:
                 raise InputError(f"'{name}' has no dim '{dim}'", where=where, name=dim, valid=first)
     elif kind.name in ("lookup", "cross_entropy"):
-        ids, ids_dims, element = operands[1]
-        if element != "ids":
-            _fail(where, f"'{ids}' does not hold ids")
-        if kind.name == "lookup" and set(ids_dims) & set(first):
-            _fail(where, f"'{ids}' and '{name}' share the dims {_shown(sorted(set(ids_dims) & set(first)))}")
-        if kind.name == "cross_entropy" and set(ids_dims) != set(_without(first, over)):
-            _fail(where, f"'{ids}' has dims {_shown(ids_dims)}; it takes one target per "
-                         f"{_shown(_without(first, over))}")
+        _check_ids(where, kind, operands, over)
+
+
+def _check_among(where: str, operand: Operand, most: Sequence[str], why: str) -> None:
+    """An InputError that says why unless all dims of an operand are among some."""
+    name, dims, _ = operand
+    if not set(dims) <= set(most):
+        _fail(where, f"'{name}' has dims {_shown(dims)}{why}")
+
+
+def _check_ids(where: str, kind: OpKind, operands: Sequence[Operand], over: Dims) -> None:
+    """An InputError unless the second operand holds ids, of which each names an element of the first one."""
+    (name, first, _), (ids, dims, element), *_ = operands
+    if element != "ids":
+        _fail(where, f"'{ids}' does not hold ids")
+    if kind.name == "lookup" and set(dims) & set(first):
+        _fail(where, f"'{ids}' and '{name}' share the dims {_shown(sorted(set(dims) & set(first)))}")
+    if kind.name == "cross_entropy" and set(dims) != set(_without(first, over)):
+        _fail(where, f"'{ids}' has dims {_shown(dims)}; it takes one target per {_shown(_without(first, over))}")
 
 
 def _keys(q: Dims, k: Dims, over: Dims) -> Dims:

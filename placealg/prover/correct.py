@@ -37,7 +37,7 @@ from placealg.prover.calculus.machine import Read, Relied, Updated
 from placealg.prover.calculus.positions import COUNTER, DEVICE, UNIT, Position, elsewhere, of_another, of_any, varies
 from placealg.prover.calculus.versions import CURRENT, Choice, Guarded, Version, choose, each, trusted
 from placealg.prover.evidence import symbols
-from placealg.prover.evidence.logic import and_, not_, or_
+from placealg.prover.evidence.logic import and_, not_, or_, substituted
 from placealg.prover.evidence.symbols import MICROBATCH
 from placealg.step.event import SAMPLES_HERE
 from placealg.step.program import Group, Reference
@@ -254,4 +254,4 @@ def on_rank(formula: Bool, rank: Mapping[str, Position]) -> Bool:
         if along in rank:
             there = elsewhere(position, along, rank[along])
             places.append((symbols.coordinate(axis, position), symbols.coordinate(axis, there)))
-    return z3.substitute(formula, *places)
+    return substituted(formula, places)

@@ -132,7 +132,7 @@ def _acyclic(order: str) -> Fact:
         return asked(order, NO_CYCLE, *(interleaved if order in TURNS else waiting).grows(order))
     if order in FOLDED:
         return asked(order, NO_CYCLE, *v_schedule.grows(order))
-    return start_times(order)[0] if order in TIMES else numbered(order)
+    return next(start_times(order)) if order in TIMES else numbered(order)
 
 
 ONCE = ("each microbatch goes forward and backward once through each stage, each action stands behind what it needs, "
@@ -186,7 +186,7 @@ def numbered(order: str, times: Times = GROWING) -> Fact:
     return asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early)))
 
 
-def start_times(order: str, ahead: str = "", times: Times | None = None) -> tuple[Fact, ...]:
+def start_times(order: str, ahead: str = "", times: Times | None = None) -> Iterator[Fact]:
     """The facts that the start times are those of the order, for all p and m; `ahead` and `times` default to it."""
     p, i, m, n, k = z3.Ints("p i m n k")
     at = times or TIMES[order]
@@ -202,6 +202,7 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
     clash = _out_of_order(where, lambda phase, number: when(phase, i, number), n, k)
     early = or_(*(and_(guard, when(phase, i, k) <= when(needed, stage, k))
                   for phase, guard, needed, stage in _needed(p, i)))
+    yield asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early)))
     before = {"forward": (("forward", k - 1), ("backward", k - started - 1)),
               "backward": (("forward", k + started), ("backward", k - 1), ("forward", m - 1))}
     idle = or_(*(and_(or_(i > 0, k > 0) if phase == "forward" else z3.BoolVal(True), *(
@@ -210,15 +211,12 @@ def start_times(order: str, ahead: str = "", times: Times | None = None) -> tupl
         not_(and_(number >= 0, number < m, where(other, number) == where(phase, k) - 1,
                   when(phase, i, k) == when(other, i, number) + 1))
         for other, number in before[phase])) for phase in _PHASES))
+    yield asked(order, "every item but the first starts when one that it follows or waits for ends", known,
+                (("an item starts when none of them ends", idle),))
     ends = 2 * (m + term(IDLE, p=p))
     late = or_(*(when(phase, i, k) + 1 > ends for phase in _PHASES), when("backward", 0, m - 1) + 1 != ends)
-    return (
-        asked(order, NO_CYCLE, known, ((OUT_OF_ORDER, clash), (TOO_EARLY, early))),
-        asked(order, "every item but the first starts when one that it follows or waits for ends", known,
-               (("an item starts when none of them ends", idle),)),
-        asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", known,
-               (("an item ends later, or the last one earlier", late),)),
-    )
+    yield asked(order, f"the step takes m + {IDLE} forwards and as many backwards of a stage", known,
+                (("an item ends later, or the last one earlier", late),))
 
 
 def held(order: str, claim: str = "", until: str = "backward") -> Fact:

@@ -55,85 +55,95 @@ def _size(size: object) -> str:
 
 def settings(strategy: Strategy) -> list[tuple[str, str]]:
     """What the strategy says beside its placements, as (subject, text)."""
+    option = strategy.option
+    types: Mapping[str, Any] = strategy.tables.get("types", {})
+    typed = any(isinstance(size, Element) for size in types.values())
+    least, pad = option("schedule", "sums"), option("shards", "pad")
+    stored = option("checkpoint", "by"), option("checkpoint", "holds")
+    rows = (
+        ("optimizer", _optimizer(strategy)),
+        ("loss", _loss(strategy)),
+        ("further terms", _further_terms(strategy)),
+        ("microbatches", str(option("schedule", "microbatches"))),
+        ("offloaded", ", ".join(_resting(strategy))),
+        ("gradients", _along(option("schedule", "reduction"))),
+        ("wire", _along(option("schedule", "wire"))),
+        ("types", ", ".join(f"{symbol} {told(size)}" for symbol, size in types.items()) if typed else ""),
+        ("sums", f"gradients in {least} at least" if least != AS_TYPED else ""),
+        ("lifetime", ", ".join(f"{life} along {axis}" for axis, life in dict(option("schedule", "lifetime")).items())),
+        ("pipeline", _pipeline(strategy) if strategy.pipeline_axis else ""),
+        ("gathered", f"in a ring along {', '.join(strategy.rings)}" if strategy.rings else ""),
+        ("recomputed", _recomputed(strategy) if strategy.recomputed else ""),
+        ("sharing", "every use redistributes for itself" if option("schedule", "sharing") != "shared" else ""),
+        ("dropout", f"keyed by {', '.join(map(str, streams))}" if (streams := option("random", "dropout")) else ""),
+        ("prefetch", f"{ahead} unit ahead" if (ahead := option("schedule", "prefetch")) else ""),
+        ("shards", f"{pad} filled up to equal shares" if pad != "none" else ""),
+        ("checkpoint", f"stored by {stored[0]}, {stored[1]}" if stored != ("owners", "all") else ""),
+    )
+    return [(subject, text) for subject, text in rows if text]
+
+
+def _optimizer(strategy: Strategy) -> str:
     name, locality, _ = strategy.optimizer()
     clip = "clipped by the global norm" if strategy.option("optimizer", "clip") == "global_norm" else "not clipped"
+    split = ", summed over the axes that split gradients" * (strategy.option("optimizer", "norm") == "split_axes")
+    return f"{name}, {locality}; gradients {clip}{split}"
+
+
+def _loss(strategy: Strategy) -> str:
     loss = strategy.loss()
-    assume = ", ".join(str(a).replace("_", " ") for a in loss["assume"])
-    count = _COUNTS[str(loss["preset"])]
-    everywhere = (*strategy.data_axes, "microbatch")
-    if loss["count_axes"] is not None and set(loss["count_axes"]) != set(everywhere):
-        count += f", tokens counted {_over(loss['count_axes'])}"
+    text = _COUNTS[str(loss["preset"])]
+    if loss["count_axes"] is not None and set(loss["count_axes"]) != {*strategy.data_axes, "microbatch"}:
+        text += f", tokens counted {_over(loss['count_axes'])}"
     if loss["reference"] == "microbatch_mean":
-        count += ", held against the mean of every microbatch's mean"
+        text += ", held against the mean of every microbatch's mean"
     if strategy.option("schedule", "microbatch_mean") == "gradients":
-        count += ", the mean over microbatches taken by gradients"
-    if strategy.option("optimizer", "norm") == "split_axes":
-        clip += ", summed over the axes that split gradients"
-    rows = [
-        ("optimizer", f"{name}, {locality}; gradients {clip}"),
-        ("loss", count + (f", assuming {assume}" if assume else ", assuming nothing")),
-        ("microbatches", str(strategy.option("schedule", "microbatches"))),
-    ]
-    if strategy.option("loss", "terms"):
-        divisor, axes = strategy.loss_of_terms()
-        counted = "" if divisor != "count" else f" {_over(axes, '')}" if axes else f", counted {_over(axes)}"
-        rows.insert(2, ("further terms", f"{', '.join(strategy.option('loss', 'terms'))} of each router, divided by "
-                                         f"{divisor}{counted}"))
+        text += ", the mean over microbatches taken by gradients"
+    return f"{text}, assuming {', '.join(str(a).replace('_', ' ') for a in loss['assume']) or 'nothing'}"
+
+
+def _further_terms(strategy: Strategy) -> str:
+    terms = strategy.option("loss", "terms")
+    if not terms:
+        return ""
+    divisor, axes = strategy.loss_of_terms()
+    counted = "" if divisor != "count" else f" {_over(axes, '')}" if axes else f", counted {_over(axes)}"
+    return f"{', '.join(terms)} of each router, divided by {divisor}{counted}"
+
+
+def _resting(strategy: Strategy) -> Iterator[str]:
+    """What rests on another tier than the device."""
     share = strategy.share_away
-    resting = [f"{state} on the {strategy.tier(state)}" for state in STATES if strategy.tier(state) != "device"
-               and not (share and state == "optimizer")]
+    for state in STATES:
+        if strategy.tier(state) != "device" and not (share and state == "optimizer"):
+            yield f"{state} on the {strategy.tier(state)}"
     if share:
-        resting.append(f"optimizer of {share} of the layers on the {strategy.offload_tier('optimizer')}")
+        yield f"optimizer of {share} of the layers on the {strategy.offload_tier('optimizer')}"
     if strategy.offloaded:
         layers = "".join(f"; in {text}" for text in _layers(strategy, "offload_layers"))
-        resting.append(f"activations of {', '.join(strategy.offloaded)} on the "
-                       f"{strategy.option('activations', 'tier')}{layers}")
-    if resting:
-        rows.append(("offloaded", ", ".join(resting)))
-    for key, name in (("reduction", "gradients"), ("wire", "wire")):
-        said = strategy.option("schedule", key)
-        if said:
-            rows.append((name, ", ".join(f"{_HOW.get(how) or _size(how)} along {a}" for a, how in said.items())))
-    types: Mapping[str, Any] = strategy.tables.get("types", {})
-    if any(isinstance(size, Element) for size in types.values()):
-        rows.append(("types", ", ".join(f"{symbol} {told(size)}" for symbol, size in types.items())))
-    if (least := strategy.option("schedule", "sums")) != AS_TYPED:
-        rows.append(("sums", f"gradients in {least} at least"))
-    lifetimes = dict(strategy.option("schedule", "lifetime"))
-    if lifetimes:
-        rows.append(("lifetime", ", ".join(f"{life} along {axis}" for axis, life in lifetimes.items())))
-    if strategy.pipeline_axis:
-        order, chunks = strategy.option("schedule", "pipeline"), strategy.option("schedule", "chunks")
-        stages = ", ".join(map(str, strategy.option("schedule", "stages")))
-        posted = strategy.option("overlap", "messages")
-        rows.append(("pipeline", f"{order} along {strategy.pipeline_axis}"
-                     + (f", {chunks} chunks" if chunks != 1 else "") + (f"; layers {stages}" if stages else "")
-                     + (f"; messages posted {posted}" if posted != BUFFERED else "")))
-    if strategy.rings:
-        rows.append(("gathered", f"in a ring along {', '.join(strategy.rings)}"))
-    if strategy.recomputed:
-        replay = str(strategy.option("schedule", "replay")).replace("_", " ")
-        rows.append(("recomputed", f"{', '.join(strategy.recomputed)}; replayed {replay}{_chosen(strategy)}"))
-    if strategy.option("schedule", "sharing") != "shared":
-        rows.append(("sharing", "every use redistributes for itself"))
-    streams = strategy.option("random", "dropout")
-    if streams:
-        rows.append(("dropout", f"keyed by {', '.join(map(str, streams))}"))
-    if strategy.option("schedule", "prefetch"):
-        rows.append(("prefetch", f"{strategy.option('schedule', 'prefetch')} unit ahead"))
-    if strategy.option("shards", "pad") != "none":
-        rows.append(("shards", f"{strategy.option('shards', 'pad')} filled up to equal shares"))
-    by, holds = strategy.option("checkpoint", "by"), strategy.option("checkpoint", "holds")
-    if (by, holds) != ("owners", "all"):
-        rows.append(("checkpoint", f"stored by {by}, {holds}"))
-    return rows
+        yield f"activations of {', '.join(strategy.offloaded)} on the {strategy.option('activations', 'tier')}{layers}"
 
 
-def _chosen(strategy: Strategy) -> str:
-    """Which ops and layers of the recomputed regions are kept, or alone run again."""
+def _along(said: Mapping[str, Any]) -> str:
+    """How something is done along each axis of which something is said."""
+    return ", ".join(f"{_HOW.get(how) or _size(how)} along {axis}" for axis, how in said.items()) if said else ""
+
+
+def _pipeline(strategy: Strategy) -> str:
+    order, chunks = strategy.option("schedule", "pipeline"), strategy.option("schedule", "chunks")
+    stages = ", ".join(map(str, strategy.option("schedule", "stages")))
+    posted = strategy.option("overlap", "messages")
+    return (f"{order} along {strategy.pipeline_axis}" + (f", {chunks} chunks" if chunks != 1 else "")
+            + (f"; layers {stages}" if stages else "") + (f"; messages posted {posted}" if posted != BUFFERED else ""))
+
+
+def _recomputed(strategy: Strategy) -> str:
+    """The recomputed regions, and which of their ops and layers are kept, or alone run again."""
+    replay = str(strategy.option("schedule", "replay")).replace("_", " ")
     keep, again = (strategy.option("schedule", key) for key in ("keep", "recompute"))
     told = f"; kept: {', '.join(keep)}" if keep else f"; only {', '.join(again)}" if again else ""
-    return told + "".join(f"; in {text}" for text in _layers(strategy, "recompute_layers"))
+    layers = "".join(f"; in {text}" for text in _layers(strategy, "recompute_layers"))
+    return f"{', '.join(strategy.recomputed)}; replayed {replay}{told}{layers}"
 
 
 def _layers(strategy: Strategy, key: str) -> list[str]:

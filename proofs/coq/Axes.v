@@ -1,7 +1,7 @@
 (** Several mesh axes: a redistribution along one is sound whatever the type along the others.
 
-    What it backs: "On several axes define a type by its readers, which makes the order of axes irrelevant", and the
-    composition of strategies on disjoint axes.
+    What it backs: "On several axes define a type by its readers, which makes the order of axes irrelevant", the
+    composition of strategies on disjoint axes, and [REDISTRIBUTIONS] of placealg/placement.py on several axes.
 
     A reader of a type weighs what the ranks hold: all ones read [P], the owner alone reads [S], and any weights that
     add up to one read [I] and [R], where all hold the same. A tensor of a type means [k] iff every reader reads [k].

@@ -1,7 +1,8 @@
 (** The equivalence theorem: gradient integrity and state consistency hold iff the distributed run is the reference's.
 
-    What it backs: "The two conditions", and proofs/theorems/equivalence.py. [D] are devices, [E] the elements of all
-    states (parameters, master copies, moments), [X] the units of the batch. A model is any gradient of a unit, any
+    What it backs: "The two conditions", [gradient_integrity] and [wrong_read] of placealg/prover/correct.py, and
+    proofs/theorems/equivalence.py. [D] are devices, [E] the elements of all states (parameters, master copies,
+    moments), [X] the units of the batch. A model is any gradient of a unit, any
     update, any transforms (clipping), any types of values; an update of element [i] reads the elements near [i], and
     [near] is any reflexive relation: equality (elementwise), the same row, everything (global).
 

@@ -1,10 +1,10 @@
 (** Strategies: data parallelism, ZeRO-1, ZeRO-3, hybrid sharding and expert parallelism are correct for every number of
     ranks; some bugs are wrong for every number but one.
 
-    What it backs: the verdicts on [dp], [zero1], [zero3], [hsdp] and experts, and four files of proofs/refuted/
-    (dp_sum_for_mean.toml, deepspeed_8437.toml, megatron_5956.toml, veomni_184.toml). Weights are not typed in: they are
-    what the events of Moves.v and Axes.v make of a gradient that every rank computes from its own units, each weighted
-    by its local loss.
+    What it backs: the verdicts on [dp], [zero1], [zero3] and [hsdp] of placealg/strategy/catalogue.toml, and on
+    experts, and four files of proofs/refuted/ (dp_sum_for_mean.toml, deepspeed_8437.toml, megatron_5956.toml,
+    veomni_184.toml). Weights are not typed in: they are what the events of Moves.v and Axes.v make of a gradient that
+    every rank computes from its own units, each weighted by its local loss.
 
     Main statements: [data_parallel_correct] with [dp_correct], [zero1_correct], [zero3_correct]; [hsdp_correct];
     [experts_correct]; [sum_for_mean_wrong], [matrix_update_on_shard_wrong], [expert_divisor_wrong] and

@@ -1,7 +1,8 @@
 (** The loop over microbatches, and the divisors of a loss.
 
-    What it backs: "Time" and "Loss normaliser" in the theory, the hypothesis [equal_counts], and the second part of
-    proofs/theorems/sums.py. A unit belongs to one microbatch and to one rank; numbers of tokens may differ.
+    What it backs: "Time" and "Loss normaliser" in the theory, the hypothesis [equal_counts] of
+    placealg/prover/correct.py, and the second part of proofs/theorems/sums.py. A unit belongs to one microbatch and
+    to one rank; numbers of tokens may differ.
 
     Main statements: [accumulated] (a gradient sum that starts at 0 and to which every microbatch is added is the whole
     batch's), [not_cleared] and [assigned] (what else it is), [reduced_once_or_each_time], [running_mean],

@@ -1,8 +1,8 @@
 (** The redistribution table of one axis: types, events, what each keeps, and how its gradient returns.
 
-    What it backs: the value types, their duals, and the table of redistributions with its backward column. [C] are the
-    ranks of an axis, [E] the elements of a tensor; [x c e] is what rank [c] holds at element [e]. What a rank holds of
-    an element that it does not own is [junk], whatever that is.
+    What it backs: the value types, [DUAL] and [REDISTRIBUTIONS] of placealg/placement.py. [C] are the ranks of an axis,
+    [E] the elements of a tensor; [x c e] is what rank [c] holds at element [e]. What a rank holds of an element that it
+    does not own is [junk], whatever that is.
 
     Main statements: [move_sound] (every move keeps the value), [move_adjoint] (the backward is the move from dual to
     dual), [pair_separates] (and no other), [move_weights] (moving a sum of contributions moves their weights: the

@@ -1,9 +1,9 @@
 (** A trap: if only the copies at step boundaries are observed, "only if" is false.
 
-    What it backs: "*Observed* means every live read" in the theorem, and [prove_every_read] of
-    proofs/theorems/equivalence.py. Two devices read one copy that was never loaded, and their contributions carry the
-    weights +1 and -1: they cancel for every model, so that the parameters are right after every step, though neither
-    read was.
+    What it backs: "*Observed* means every live read" in the theorem, [Read] of placealg/prover/calculus/machine.py,
+    and [prove_every_read] of proofs/theorems/equivalence.py. Two devices read one copy that was never loaded, and
+    their contributions carry the weights +1 and -1: they cancel for every model, so that the parameters are right
+    after every step, though neither read was.
 
     Main statements: [boundaries_do_not_tell], [GI_alone_is_not_enough]. *)
 

@@ -1,8 +1,8 @@
 (** Pipeline stages: neither the order of microbatches nor handing on changes a value.
 
-    What it backs: proofs/theorems/pipeline.py. A stage holds a copy of its weights, a gradient sum, and of each
-    microbatch what its forward kept for its backward. Hypotheses, as there: copies stay (no forward or backward leaves
-    another copy than it found), and forwards add nothing to the sum.
+    What it backs: the orders of placealg/step/pipeline.py, and proofs/theorems/pipeline.py. A stage holds a copy of
+    its weights, a gradient sum, and of each microbatch what its forward kept for its backward. Hypotheses, as there:
+    copies stay (no forward or backward leaves another copy than it found), and forwards add nothing to the sum.
 
     Main statements: [any_order] (every order with each forward before its backward leaves the sum, the copy and every
     message that one microbatch after the other leaves; so do gpipe, 1f1b and interleaved orders), [freed_too_early]

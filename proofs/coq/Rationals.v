@@ -1,7 +1,7 @@
 (** Numbers: the rationals are such a ring, n ranks such an axis, and n ranks are not one unless n is 1.
 
     What it backs: that the hypotheses of the other files can be met, so that their theorems say something; and the
-    words "for every n" in Instances.v.
+    words "for every n" in Instances.v, which are [PARAMETRIC] of placealg/prover/verdict.py.
 
     Main statements: [size_is_n], [zero3_for_every_n], [sum_for_mean_for_every_n]. *)
 

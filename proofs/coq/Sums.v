@@ -1,8 +1,9 @@
 (** Finite sums over any commutative ring.
 
     What it backs: "Contribution" in the theory of a training step, where a gradient is a sum over units and a
-    collective is a sum over ranks. The ring is any commutative ring with decidable equality, the index sets are any
-    finite types: nothing here or later is about a particular number of ranks.
+    collective is a sum over ranks; the lemma [sum_of_owner] of placealg/prover/evidence/lemmas.py. The ring is any
+    commutative ring with decidable equality, the index sets are any finite types: nothing here or later is about a
+    particular number of ranks.
 
     Main statements: [sum_owner] (a sum over ranks picks the owner), [partition_sum] (what each owner holds, summed
     over the ranks, is the whole: coverage and no overlap), [sum_swap] (two axes may be summed in either order). *)

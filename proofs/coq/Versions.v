@@ -1,10 +1,9 @@
 (** Versions inside a step: following symbols instead of values is sound, and loses nothing.
 
-    What it backs: the versions of placealg/prover/calculus/versions.py (CURRENT, NEXT, GARBAGE), and state
-    consistency at reads
-    in the middle of a step: gather, use, free, update, publish, offload and fetch. Buffers are any set; each holds the
-    copy of one element. An update makes the next version iff what it reads is current and its gradient is right
-    ([good]); a copy of another element's buffer is garbage.
+    What it backs: [CURRENT], [NEXT] and [GARBAGE] of placealg/prover/calculus/versions.py, and state consistency at
+    reads in the middle of a step: gather, use, free, update, publish, offload and fetch. Buffers are any set; each
+    holds the copy of one element. An update makes the next version iff what it reads is current and its gradient is
+    right ([good]); a copy of another element's buffer is garbage.
 
     Main statements: [versions_sound] (a buffer whose symbol is a version holds that version, for every model and every
     junk), [versions_exact] (where the symbol is garbage, some model tells) and [steps_sound] (a step that leaves every

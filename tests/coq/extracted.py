@@ -58,9 +58,9 @@ class Extract:
         return module(self.digest(), dict(terms)) if self.target.suffix == ".py" else written(self.digest(), terms)
 
 
-CHECKER = Extract("kernel", "Check", ("check",), ("Machine", "Meaning", "Trie", "Kinds", "Sends", "Check"),
+CHECKER = Extract("kernel", "Check", ("check",), ("Prelude", "Machine", "Meaning", "Trie", "Kinds", "Sends", "Check"),
                   ROOT / "placealg/prover/kernel" / MODULE)
-SEMANTICS = Extract("kernel", "Meaning", ("run", "truth", "val", "agree"), ("Machine", "Meaning"),
+SEMANTICS = Extract("kernel", "Meaning", ("run", "truth", "val", "agree"), ("Prelude", "Machine", "Meaning"),
                     ROOT / "tests/coq/semantics.json")
 
 

@@ -53,7 +53,7 @@ TABLES = {
 """What a strategy may say besides its placement: a name, and the tables of a file."""
 
 MODELS = ("abstract", "gpt", "moe", "llama-3-70b", "mixtral-8x7b", "deepseek-v3")
-TRUSTED = ("proofs/coq/kernel/Machine.v", "proofs/coq/kernel/Meaning.v",
+TRUSTED = ("proofs/coq/kernel/Prelude.v", "proofs/coq/kernel/Machine.v", "proofs/coq/kernel/Meaning.v",
            *(f"placealg/prover/kernel/{name}.py" for name in (
                "program", "symbols", "network", "single", "fields", "loop_ends", "stages", "instructions", "tensors",
                "parameters", "printer", "terms", "checker")), "tests/coq/in_python.py")

@@ -5,6 +5,7 @@ What needs coqc is skipped without it, and is slow; `make coq` compiles everythi
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -161,6 +162,36 @@ def test_a_file_is_short_and_says_what_it_backs(path: Path) -> None:
     lines = text.splitlines()
     assert len(lines) < (450 if path.parent.name == "kernel" else 300) or path.stem == "Table"
     assert max(map(len, lines)) <= 120
+
+
+BACKED = re.compile(r"What it backs: (.*?)\n *\n", re.DOTALL)
+OF_FILE = re.compile(r"((?:\[?[\w.]+\]?(?:, | and ))*\[?[\w.]+\]?) of ((?:placealg|proofs|tests)/[\w/.]+\w)")
+
+
+def named_in(path: Path) -> set[str]:
+    """What a file of Python names: its definitions, with those of its classes, and its texts; of another, its words."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return set(re.findall(r"\w+", text))
+    nodes = list(ast.walk(ast.parse(text)))
+    return ({n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+            | {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            | {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+            | {f"{of.name}.{n.name}" for of in nodes if isinstance(of, ast.ClassDef) for n in of.body
+               if isinstance(n, ast.FunctionDef)})
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_a_file_backs_is_there(path: Path) -> None:
+    said = BACKED.search(path.read_text(encoding="utf-8"))
+    backs = " ".join(said[1].split()) if said else ""
+    assert re.search(r"(?:placealg|tests)/[\w/.]+\.(?:py|toml)", backs), "it names no file of Python"
+    for word in re.findall(r"[\w/.]+\.(?:py|toml|v)\b", backs):
+        found = [COQ, COQ / "kernel", ROOT / "proofs" / "refuted"] if "/" not in word else [ROOT]
+        assert any((folder / word).exists() for folder in found), word
+    for names, file in OF_FILE.findall(backs):
+        for name in re.findall(r"\[([\w.]+)\]", names):
+            assert name in named_in(ROOT / file), f"{file} has no {name}"
 
 
 def test_the_readme_sets_every_theorem_beside_its_counterpart() -> None:

@@ -16,7 +16,7 @@ from placealg.arith import Monomial
 from placealg.frozen import FrozenMap
 from placealg.prover.calculus.contribution import EXISTS, SIZE_ONE, Equality, Term, Value, count_cell
 from placealg.prover.calculus.positions import DEVICE, PEER, elsewhere, varies
-from placealg.prover.evidence.symbols import constants
+from placealg.prover.evidence.symbols import names
 
 Rank = Mapping[str, int]
 GARBAGE = "garbage"
@@ -115,7 +115,7 @@ class World:
             if not at or name.startswith("N["):
                 return int(self.symbol(name, rank))
             return self.position(axis, position, rank)
-        known = [(c, z3.IntVal(value(str(c)))) for c in constants(formula)]
+        known = [(z3.Int(name), z3.IntVal(value(name))) for name in names(formula)]
         result = z3.simplify(z3.substitute(formula, *known) if known else formula)
         assert z3.is_true(result) or z3.is_false(result), result
         return z3.is_true(result)

@@ -6,18 +6,20 @@ from placealg.prover.calculus.positions import LAST, Pairs, Position, all_but, o
 from placealg.step.event import Event
 from placealg.step.where import LAST_RANK, Clause
 
+_ALL: Pairs = frozenset()
+
 
 def pairs(event: Event) -> Pairs:
     """The `where` of an event as (axis, position) pairs; values without elements are owned by coordinate 0.
 
     Ranks that it leaves out are those of `left_out`.
     """
-    return frozenset((c.axis, _position(event, c)) for c in event.where if not c.but)
+    return frozenset((c.axis, _position(event, c)) for c in event.where if not c.but) if event.where else _ALL
 
 
 def left_out(event: Event) -> Pairs:
     """The (axis, position) pairs of which the `where` of an event leaves out every rank that is at one."""
-    return frozenset((c.axis, _position(event, c)) for c in event.where if c.but)
+    return frozenset((c.axis, _position(event, c)) for c in event.where if c.but) if event.where else _ALL
 
 
 def among(event: Event) -> Pairs:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from placealg.prover.calculus import versions
 from placealg.prover.calculus.machine import Machine, Read, Site
@@ -72,8 +73,8 @@ def resumed(machine: Machine, program: Program) -> Machine:
 def settled(machine: Machine) -> Machine:
     """The state if every update in it was right."""
     state = machine.copy()
-    state.versions = {k: versions.each(v, versions.trusted) for k, v in machine.versions.items()}
-    state.stored = {k: versions.each(v, versions.trusted) for k, v in machine.stored.items()}
+    state.versions = {k: versions.every(v, versions.trusted) for k, v in machine.versions.items()}
+    state.stored = {k: versions.every(v, versions.trusted) for k, v in machine.stored.items()}
     return state
 
 
@@ -167,15 +168,21 @@ def matrices(machine: Machine) -> Iterator[Read]:
 
 def trusting(machine: Machine, flag: str) -> Machine:
     """The state and its log if every update was right except those whose name begins with `flag`."""
+    change, state = _guarded_by(flag), machine.copy()
+    state.versions = {k: versions.every(v, change) for k, v in machine.versions.items()}
+    state.reads = [replace(r, version=versions.every(r.version, change)) for r in machine.reads]
+    state.updates = [replace(u, others=tuple((value, versions.every(version, change)) for value, version in u.others))
+                     for u in machine.updates]
+    return state
+
+
+@cache
+def _guarded_by(flag: str) -> Callable[[versions.Leaf], versions.Leaf]:
+    """What is left of a leaf's guards: the updates whose name begins with `flag`."""
     def change(leaf: versions.Leaf) -> versions.Leaf:
         if not isinstance(leaf, versions.Guarded):
             return leaf
         kept = frozenset((name, rank) for name, rank in leaf.updates if name.startswith(flag))
         return versions.Guarded(kept, leaf.version) if kept else leaf.version
 
-    state = machine.copy()
-    state.versions = {k: versions.each(v, change) for k, v in machine.versions.items()}
-    state.reads = [replace(r, version=versions.each(r.version, change)) for r in machine.reads]
-    state.updates = [replace(u, others=tuple((value, versions.each(version, change)) for value, version in u.others))
-                     for u in machine.updates]
-    return state
+    return change

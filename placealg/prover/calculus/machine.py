@@ -139,7 +139,7 @@ class Machine:
     def next_step(self) -> Machine:
         """The state as the next step finds it: the reference's version after the step is CURRENT, all else is stale."""
         later = self.copy()
-        later.versions = {k: versions.each(v, versions.kept if self.after(k[0]) == CURRENT else versions.aged)
+        later.versions = {k: versions.every(v, versions.kept if self.after(k[0]) == CURRENT else versions.aged)
                           for k, v in self.versions.items()}
         later.stored = {}
         later.values = {k: v.stale() for k, v in self.values.items()}

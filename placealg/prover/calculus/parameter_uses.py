@@ -80,8 +80,9 @@ def operate(machine: Machine, event: Event, iteration: Iteration, flows: Flows) 
 
 def unset(machine: Machine, event: Event, iteration: Iteration) -> None:
     """Let grad be 0 if no use has added to it in the microbatch; of ops, not of whole units."""
-    reads = event.verb != "compute" and "grad" in (event.value, event.origin) and event.tiers[0] == "device"
-    if reads and iteration.position and not machine.reference.whole and machine.site.parameter not in machine.begun:
+    if not iteration.position or machine.reference.whole or machine.site.parameter in machine.begun:
+        return
+    if event.verb != "compute" and "grad" in (event.value, event.origin) and event.tiers[0] == "device":
         machine.values["grad", "device"] = Value(zero=True, mask=machine.owners)
 
 

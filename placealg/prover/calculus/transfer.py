@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from placealg.arith import ONE, Monomial
 from placealg.frozen import FrozenMap
@@ -37,10 +38,10 @@ from placealg.step.verbs import CARRIED, COUNTERS, LOSS_SCALE, SOURCES, STATES, 
 
 def execute(machine: Machine, event: Event, iteration: Iteration) -> None:
     """Apply the transfer rule of one event, in place; `check` must have passed."""
-    if LOSS_SCALE in event.divisor.names():
+    if event.divisor.powers and LOSS_SCALE in event.divisor.names():
         observe(machine, event, "scale", machine.version(LOSS_SCALE), iteration)
     unset(machine, event, iteration)
-    if not (out := left_out(event)) or event.value not in ("grad", "grad_sum"):
+    if event.value not in ("grad", "grad_sum") or not (out := left_out(event)):
         RULES[event.verb](machine, event, iteration)
         return
     key = (event.value, event.tiers[1])
@@ -236,6 +237,10 @@ def _accumulate(machine: Machine, event: Event, _: Iteration) -> None:
     _set_value(machine, ("grad_sum", tier), added, event)
 
 
+_reduced = lru_cache(maxsize=2**12)(Value.reduced)
+"""Sums over ranks: from state to state, and from microbatch to microbatch, mostly the same values are summed."""
+
+
 def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     key = (event.value, event.tiers[0])
     by, old = divisor(machine, event, iteration), machine.value(*key)
@@ -249,7 +254,7 @@ def _reduce(machine: Machine, event: Event, iteration: Iteration) -> None:
     if machine.group.merge == "max":
         new = merged_over(old, event.axes, event.op, machine.reference.unrolled).scaled(ONE / by)
     else:
-        new = old.reduced(event.axes, factor, machine.reference.unrolled)
+        new = _reduced(old, event.axes, factor, machine.reference.unrolled)
     if event.to == "S" and new.held:
         new = new.masked(owner_pairs(event))
     _set_value(machine, key, new, event)

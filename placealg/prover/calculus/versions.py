@@ -15,7 +15,7 @@ from typing import Any
 
 from placealg.frozen import FrozenMap
 from placealg.prover.calculus.contribution import Equality
-from placealg.prover.calculus.positions import DEVICE, Position, elsewhere, is_rank
+from placealg.prover.calculus.positions import DEVICE, Pairs, Position, elsewhere, is_rank
 
 CURRENT, NEXT, GARBAGE, UNHELD = 0, 1, -1, -2
 
@@ -89,6 +89,11 @@ def choose(test: Equality, yes: Version, no: Version) -> Version:
 
 def where(pairs: Iterable[tuple[str, Position]], yes: Version, no: Version) -> Version:
     """`yes` on the devices at every (axis, position) pair, `no` on the others."""
+    return _where(frozenset(pairs), yes, no)
+
+
+@lru_cache(maxsize=2**16)
+def _where(pairs: Pairs, yes: Version, no: Version) -> Version:
     result = yes
     for axis, position in sorted(pairs, reverse=True):
         result = choose((axis, min(DEVICE, position), max(DEVICE, position)), result, no)
@@ -100,6 +105,12 @@ def each(version: Version, change: Callable[[Leaf], Leaf]) -> Version:
     if isinstance(version, Choice):
         return choose(version.test, each(version.yes, change), each(version.no, change))
     return change(version)
+
+
+@lru_cache(maxsize=2**16)
+def every(version: Version, change: Callable[[Leaf], Leaf]) -> Version:
+    """`each`, for a change that is asked for again and again."""
+    return each(version, change)
 
 
 def both(one: Version, two: Version, join: Callable[[Leaf, Leaf], Leaf]) -> Version:

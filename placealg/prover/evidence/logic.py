@@ -6,7 +6,7 @@ Python's own booleans. Here operands are formulas already, and a proof makes tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import z3
@@ -35,6 +35,18 @@ def or_(*formulas: Bool | Iterable[Bool]) -> Bool:
 def not_(formula: Bool) -> Bool:
     """The formula does not hold."""
     return z3.BoolRef(z3.Z3_mk_not(formula.ctx_ref(), formula.as_ast()), formula.ctx)
+
+
+def substituted(formula: Bool, places: Sequence[tuple[Any, Any]]) -> Bool:
+    """The formula with the second of each pair of integer terms in place of the first, all at once.
+
+    >>> a, b = z3.Ints("a b")
+    >>> substituted(a < b, [(a, b), (b, a)])
+    b < a
+    """
+    olds, news = ((z3.Ast * len(places))(*(pair[k].as_ast() for pair in places)) for k in (0, 1))
+    made = z3.Z3_substitute(formula.ctx_ref(), formula.as_ast(), len(places), olds, news)
+    return z3.BoolRef(made, formula.ctx)
 
 
 def _joined(make: Callable[..., Any], formulas: tuple[Any, ...]) -> Bool:

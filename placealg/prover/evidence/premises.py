@@ -20,12 +20,12 @@ from placealg.step.program import Reference, Step
 
 def premises(step: Step, assertions: list[Any]) -> list[Any]:
     """The premises: sizes and counts are positive and realisable, positions lie inside their axis."""
-    names = [c.decl().name() for c in symbols.constants(and_(assertions))]
+    names = symbols.names(and_(assertions))
     counts = [n for n in names if count_cell(n) is not None]
     places = [place for place in map(symbols.place_of, names) if place]
     for name in counts:
         places += [(a, p) for a, p in (count_cell(name) or {}).items() if a != symbols.MICROBATCH]
-    others = [z3.Int(n) >= 1 for n in names if "@" not in n and n not in counts and not n.startswith(OPAQUE)]
+    others = [symbols.symbol(n) >= 1 for n in names if "@" not in n and n not in counts and not n.startswith(OPAQUE)]
     sizes = [symbols.size(a) == n for a, n in step.reference.unrolled.items()]
     return [*sizes, *symbols.ranges((*step.reference.mesh.names, symbols.MICROBATCH), places),
             *symbols.count_premises(counts), *others, *_stage_premises(step.reference, names)]

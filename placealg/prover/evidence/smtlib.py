@@ -14,7 +14,7 @@ from typing import Any
 
 import z3
 
-from placealg.prover.evidence.symbols import constants
+from placealg.prover.evidence.symbols import names
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _RESERVED = frozenset(("and", "or", "not", "ite", "let", "true", "false", "xor", "distinct", "div", "mod", "abs", "par",
@@ -110,7 +110,7 @@ def foreign(text: str) -> str:
 def declarations(formulas: Iterable[Any]) -> list[str]:
     """The declarations of all constants and functions of the formulas, in the order of their names."""
     whole = z3.And(list(formulas))
-    lines = [f"(declare-const {quoted(str(c))} Int)" for c in constants(whole)]
+    lines = [f"(declare-const {quoted(name)} Int)" for name in names(whole)]
     return lines + [f"(declare-fun {quoted(name)} ({' '.join(['Int'] * arity)}) Int)"
                     for name, arity in sorted(_functions(whole))]
 

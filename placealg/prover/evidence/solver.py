@@ -34,6 +34,7 @@ WALL_SECONDS = 20.0
 SEED = 0
 MEMORY_BYTES = 4 * 2**30
 OLDEST_Z3 = (4, 13)
+_RLIMIT = "rlimit count"
 _ENDING_SECONDS = 2.0
 _OF_MEMORY = ("SIGKILL", "SIGABRT")
 _SHORT = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
@@ -116,12 +117,8 @@ def _core() -> Any:
 
 def _used(solver: Any) -> int:
     """The resources that a solver has used."""
-    return next((int(v) for k, v in _statistics(solver) if k == "rlimit count"), 0)
-
-
-def _statistics(solver: Any) -> list[tuple[str, Any]]:
     statistics = solver.statistics()
-    return [(key, statistics.get_key_value(key)) for key in statistics.keys()]  # noqa: SIM118  not a mapping
+    return int(statistics.get_key_value(_RLIMIT)) if _RLIMIT in statistics.keys() else 0  # noqa: SIM118  not a mapping
 
 
 def _serve(connection: Connection, theirs: Connection | None, solve: Solve) -> None:

@@ -58,13 +58,13 @@ def place_of(name: str) -> tuple[str, Position] | None:
 @lru_cache(maxsize=4096)
 def varying(formula: Any) -> tuple[tuple[str, Position], ...]:
     """(axis, position) of the coordinates in a formula that differ from rank to rank; most formulas have none."""
-    places = (place_of(str(c)) for c in constants(formula))
+    places = map(place_of, names(formula))
     return tuple(sorted(p for p in places if p and varies(p[1])))
 
 
-def constants(formula: Any) -> list[Int]:
-    """The integer constants of a formula, each once, in the order of their names: those that its text declares."""
-    return [symbol(name) for name in sorted(name.strip("|") for name in _DECLARED.findall(text_of([formula])))]
+def names(formula: Any) -> list[str]:
+    """The names of the integer constants of a formula, each once, in order: those that its text declares."""
+    return sorted(name.strip("|") for name in _DECLARED.findall(text_of([formula])))
 
 
 def device(axis: str) -> Int:
@@ -175,9 +175,14 @@ def ranges(axes: Iterable[str], positions: Iterable[tuple[str, Position]]) -> li
     """Sizes are at least 1; every (axis, position) lies inside its axis."""
     premises = [size(a) >= 1 for a in axes]
     for axis, position in sorted(set(positions)):
-        here = coordinate(axis, position)
-        premises += [here >= 0, here < size(axis)]
+        premises += _inside(axis, position)
     return premises
+
+
+@lru_cache(maxsize=4096)
+def _inside(axis: str, position: Position) -> tuple[Bool, Bool]:
+    here = coordinate(axis, position)
+    return here >= 0, here < size(axis)
 
 
 def count_premises(names: Iterable[str]) -> list[Bool]:

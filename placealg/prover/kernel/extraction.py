@@ -1,7 +1,7 @@
 """The verified checker, extracted from Coq: written by `make coq`, as `checker.py` says."""
 # ruff: noqa
 # mypy: ignore-errors
-SOURCES = "04eaf3b9bd9238f6a4babe784a0427d9eaaff812596b9c57dd9be2c9a1db5dfc"
+SOURCES = "cbf91146a6f42968736927b5061378803a3847d0116190dd6de6f50b1c69e245"
 DIGEST = "27c9f171d5bea301176020803b50cb14da4ca51e18fd542f31846c9086559c6f"
 def stuck(found):raise AssertionError(found)
 def negb_(v0):return (False if v0 else True)

@@ -22,6 +22,9 @@ DROPPED: Mapping[str, str] = {
 }
 """Field -> why it cannot matter, whatever it says."""
 
+_DEFAULTS = {field.name: () if field.default is dataclasses.MISSING else field.default
+             for field in dataclasses.fields(Event) if field.name not in (*_NAMED, *DROPPED)}
+
 _READ: Mapping[str, frozenset[str]] = {name: frozenset(fields.split()) for name, fields in {
     "tensor compute": "axes divisor op reads", "tensor free": "version reads", "tensor assign": "reads",
     "tensor offload": "tier version", "tensor fetch": "tier version",
@@ -50,14 +53,11 @@ def check_fields(e: Event) -> None:
     kind = "tensor " if e.on_tensor else "" if e.group else "counter " if e.value in COUNTERS else f"{e.value} "
     verb = kind + e.verb if kind + e.verb in _READ else kind.strip()
     read = _READ.get(verb, frozenset())
-    for field in dataclasses.fields(Event):
-        said = getattr(e, field.name)
-        default = () if field.default is dataclasses.MISSING else field.default
-        if field.name in (*_NAMED, *DROPPED) or said == default:
-            continue
-        if field.name not in read or (e.group and field.name in _SAYS and said not in _SAYS[field.name]
-                                      and not (field.name == "source" and e.verb in _FROM and said == e.origin)):
-            raise Outside(e.path, f"{field.name} = {said}")
+    for name, default in _DEFAULTS.items():
+        said = getattr(e, name)
+        if said != default and (name not in read or (e.group and name in _SAYS and said not in _SAYS[name] and not (
+                name == "source" and e.verb in _FROM and said == e.origin))):
+            raise Outside(e.path, f"{name} = {said}")
     if e.value in ("norm", "count", "skip") and not e.group and (e.source not in ("", "P") or e.to not in ("", "I")):
         raise Outside(e.path, f"{e.source} becomes {e.to}")
     if any(version.label in (LEFT_OUT, ONCE) for version in e.operands):

@@ -6,7 +6,7 @@ another, which `free` ends. A slot is named by the state, the tier and the axes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -37,6 +37,7 @@ from placealg.prover.kernel.single import (
 from placealg.prover.kernel.symbols import ROOT
 from placealg.prover.kernel.tensors import Tensors
 from placealg.step.event import Event, Group
+from placealg.step.verbs import STATES
 
 State = tuple[str, str, str]
 """A value of a parameter, a tier, and the parameter's name."""
@@ -148,72 +149,83 @@ class Parameters(Tensors):
 
     def of_parameter(self, e: Event, name: str) -> None:
         """What an event does to a parameter."""
-        verb, value = e.verb, e.value
-        source, target = e.tiers
-        state = (value, target, name)
-        if source != target and verb not in ("offload", "fetch"):
+        if len({*e.tiers}) > 1 and e.verb not in ("offload", "fetch"):
             raise Outside(e.path, f"tier = {e.tier}")
-        if verb in ("accumulate", "reduce"):
+        if e.verb in ("accumulate", "reduce"):
             self.check_merging(e, name)
-        if verb == "publish" and e.where and not e.axes:
-            self.written(state, self.own_part(e, (e.origin, source, name)))
-        elif verb in ("gather", "all_gather", "publish") and value != "grad":
-            self.gathered(e, state)
-        elif verb == "free" and (value, target) == ("grad", "device"):
+        done = _DOES.get((e.verb, e.value)) or _DOES.get((e.verb, ""))
+        if done is None or (e.verb == "update" and e.value == "master" and e.source) or (
+                e.verb == "assign" and not e.origin and e.value != "moments"):
+            raise Outside(e.path, f"{e.verb} of {e.value}")
+        done(self, e, name)
+
+    def taken(self, e: Event, name: str) -> None:
+        """A state becomes what another one is, where the event acts; moments begin as nothing else is."""
+        state = (e.value, e.tiers[1], name)
+        if e.origin:
+            self.written(state, self.own_part(e, (e.origin, e.tiers[0], name)))
+            return
+        number = self.alone.kept["moments"][name]
+        first = Cell(self.place(state, {}), self.named(number), self.split_of(name))
+        self.pending.append(Read(number, first.slot))
+        self.written(state, self.owned(e, name, first))
+
+    def published(self, e: Event, name: str) -> None:
+        """A state becomes a copy of what its owners have, or of what the ranks have on which the event runs."""
+        if e.where and not e.axes:
+            self.taken(e, name)
+        else:
+            self.gathered(e, (e.value, e.tiers[1], name))
+
+    def no_more(self, e: Event, name: str) -> None:
+        """Copies of a state, or the parts of a gradient, are no more."""
+        if (e.value, e.tiers[1]) == ("grad", "device"):
             self.pending.extend(Free(cell.slot) for cell in self.parts(name))
-        elif verb == "free":
-            self.ended(state, e.axes)
-        elif verb == "zero" and value == "grad_sum":
-            self.zeroed[name] = e
-            self.pending.append(Zero(self.slot("grad_sum", target, name)))
-        elif verb == "reduce" and value in ("grad", "grad_sum"):
-            scatters = e.to == "S"
-            part, to = self.state(*state), self.mine(name) if scatters else ""
-            divisor = e.divisor * Monomial.of(*(e.axes if e.op == "mean" else ()))
-            by = {n: -q for n, q in divisor.powers}
-            if e.op == "premultiplied":
-                part, by = self.scaled(by, part), {}
-            part = self.scaled(by, self.sent("reduce_scatter" if scatters else "all_reduce", e.axes, "", to, part))
-            if value == "grad":
-                self.set_gradient(name, "", part)
-            else:
-                self.copies[state] = (part,)
-        elif verb == "accumulate" and value == "grad_sum":
-            self.accumulate(e, name)
-        elif verb == "scale" and value == "grad_sum":
-            self.copies[state] = (self.owned(e, name, self.rescaled(e, self.state(*state))),)
-        elif verb == "norm" or (verb, value) == ("compute", SKIP):
-            self.counts_in(e, value, name)
-        elif (verb, value) == ("compute", "grad"):
-            self.set_gradient(name, "", self.statistic(e, name))
-        elif verb == "clip" and value == "grad_sum":
-            clipped = self.einsum([self.state(*state), self.clipped()], ())
-            self.copies[state] = (self.owned(e, name, clipped),)
-        elif verb == "update" and value == "master" and not e.source:
-            self.updated(e, name)
-        elif verb == "update" and value == "average":
-            reads = [self.own_part(e, one) for one in (state, (e.origin, source, name))]
-            self.written(state, alike(self.row(f"average of {name}", (), [*reads, *self.flag()]), reads))
-        elif verb == "broadcast" and value in self.alone.kept:
-            read = self.state(*state)
-            split = {a: w for a, w in read.split.items() if a not in e.axes}
+        else:
+            self.ended((e.value, e.tiers[1], name), e.axes)
+
+    def sent_whole(self, e: Event, name: str) -> None:
+        """A state is the root's on all ranks, or a rank keeps its own of it."""
+        state = (e.value, e.tiers[1], name)
+        read = self.state(*state)
+        split = {a: w for a, w in read.split.items() if a not in e.axes}
+        if e.verb == "broadcast":
             self.become(state, self.sent("all_gather", e.axes, ROOT, "", read, self.place(state, split)))
-        elif verb == "slice" and value in self.alone.kept:
-            read = self.state(*state)
+        else:
             split = {**read.split, **{a: self.mine(name) for a in e.axes}}
             self.become(state, self.sent("slice", e.axes, "", self.mine(name), read, self.place(state, split)))
-        elif verb in ("assign", "offload", "fetch") and e.origin:
-            self.written(state, self.own_part(e, (e.origin, source, name)))
-        elif verb == "assign" and value == "moments":
-            first = Cell(self.place(state, {}), self.named(self.alone.kept["moments"][name]), self.split_of(name))
-            self.pending.append(Read(self.alone.kept["moments"][name], first.slot))
-            self.written(state, self.owned(e, name, first))
-        elif verb == "store":
-            self.stored(e, name)
-        elif verb == "load":
-            self.loaded(e, name)
+
+    def cleared(self, e: Event, name: str) -> None:
+        """A sum of gradients begins."""
+        self.zeroed[name] = e
+        self.pending.append(Zero(self.slot("grad_sum", e.tiers[1], name)))
+
+    def reduced(self, e: Event, name: str) -> None:
+        """A gradient, or a sum of them, is summed over ranks."""
+        state = (e.value, e.tiers[1], name)
+        part = self.state(*state)
+        sent, to = ("reduce_scatter", self.mine(name)) if e.to == "S" else ("all_reduce", "")
+        by = {n: -q for n, q in (e.divisor * Monomial.of(*(e.axes if e.op == "mean" else ()))).powers}
+        if e.op == "premultiplied":
+            part, by = self.scaled(by, part), {}
+        part = self.scaled(by, self.sent(sent, e.axes, "", to, part))
+        if e.value == "grad":
+            self.set_gradient(name, "", part)
         else:
-            raise Outside(e.path, f"{verb} of {value}")
+            self.copies[state] = (part,)
+
+    def multiplied(self, e: Event, name: str) -> None:
+        """A sum of gradients is divided, or clipped."""
+        state = (e.value, e.tiers[1], name)
+        part = self.state(*state)
+        made = self.rescaled(e, part) if e.verb == "scale" else self.einsum([part, self.clipped()], ())
+        self.copies[state] = (self.owned(e, name, made),)
+
+    def averaged(self, e: Event, name: str) -> None:
+        """An average takes in what its parameter is."""
+        state = (e.value, e.tiers[1], name)
+        reads = [self.own_part(e, one) for one in (state, (e.origin, e.tiers[0], name))]
+        self.written(state, alike(self.row(f"average of {name}", (), [*reads, *self.flag()]), reads))
 
     def stored(self, e: Event, name: str) -> None:
         """What a checkpoint gets of a state."""
@@ -276,6 +288,10 @@ class Parameters(Tensors):
         if e.op not in told or (self.largest(name) and e.divisor != ONE):
             raise Outside(e.path, f"op = {e.op}, divisor = {e.divisor}")
 
+    def taken_of_tokens(self, e: Event, name: str) -> None:
+        """The gradient of a statistic is what the tokens of a rank add to it in a microbatch."""
+        self.set_gradient(name, "", self.statistic(e, name))
+
     def statistic(self, e: Event, name: str) -> Cell:
         """What the tokens of a rank add to a statistic in a microbatch."""
         group = self.group(name)
@@ -306,12 +322,13 @@ class Parameters(Tensors):
             gradient = self.einsum([gradient, self.row(INVERSE, (), [self.counter("loss_scale")])], ())
         return self.scaled({n: -q for n, q in powers.items()}, gradient)
 
-    def counts_in(self, e: Event, what: str, name: str) -> None:
+    def counts_in(self, e: Event, name: str) -> None:
         """The part that a parameter's gradient has in a sum over all of them.
 
         A flag is set if any element overflows: if their number is not 0. The largest of flags is the sum of these
         numbers, where of copies that are alike one counts.
         """
+        what = e.value
         if what in self.totals or e.divisor != ONE:
             raise Outside(e.path, f"the {what} has been read before, or is divided")
         if name not in self.trained or (what == SKIP and not self.reference.skip):
@@ -395,3 +412,19 @@ class Parameters(Tensors):
         if self.coefficient is None:
             raise Outside(self.event.path, "nothing made the coefficient of the clip")
         return self.coefficient
+
+
+_DOES: Mapping[tuple[str, str], Callable[[Parameters, Event, str], None]] = {
+    **{(verb, value): Parameters.published for verb in ("publish", "gather", "all_gather")
+       for value in (*STATES, "grad_sum")},
+    **{(verb, value): Parameters.sent_whole for verb in ("broadcast", "slice") for value in STATES},
+    **{(verb, ""): Parameters.taken for verb in ("assign", "offload", "fetch")},
+    ("free", ""): Parameters.no_more, ("store", ""): Parameters.stored, ("load", ""): Parameters.loaded,
+    ("zero", "grad_sum"): Parameters.cleared, ("accumulate", "grad_sum"): Parameters.accumulate,
+    ("reduce", "grad"): Parameters.reduced, ("reduce", "grad_sum"): Parameters.reduced,
+    ("scale", "grad_sum"): Parameters.multiplied, ("clip", "grad_sum"): Parameters.multiplied,
+    ("norm", ""): Parameters.counts_in, ("compute", SKIP): Parameters.counts_in,
+    ("compute", "grad"): Parameters.taken_of_tokens,
+    ("update", "master"): Parameters.updated, ("update", "average"): Parameters.averaged,
+}
+"""(verb, value), "" for any other value -> what an event does to a parameter."""

@@ -79,9 +79,9 @@ def numbered(step: Step) -> Step:
 def without_frees(printed: Any) -> Any:
     """Something printed without what it frees."""
     if isinstance(printed, (Once, Microbatches)):
-        return replace(printed, blocks=without_frees(printed.blocks))
+        return printed.but(blocks=without_frees(printed.blocks))
     if isinstance(printed, (Run, Layers)):
-        return replace(printed, instructions=tuple(i for i in printed.instructions if not isinstance(i, Free)))
+        return printed.but(instructions=tuple(i for i in printed.instructions if not isinstance(i, Free)))
     return tuple(map(without_frees, printed))
 
 

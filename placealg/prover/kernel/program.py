@@ -9,8 +9,8 @@ checker does.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
 from placealg.prover.kernel.terms import Term
 
@@ -19,35 +19,55 @@ class Number(int):
     """A number of a slot, a value or a line: 1 or more, binary in Coq."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+@dataclass_transform(frozen_default=True)
+class Constructor(tuple[Any, ...]):
+    """A constructor of Coq: its name, and its arguments by the names that its class gives them.
+
+    >>> Send(1, AllReduce()), Send(1, AllReduce()).axis, Shared(Number(2)) == Each(Number(2))
+    (('Send', 1, ('AllReduce',)), 1, False)
+    """
+
+    __slots__ = ()
+    head: ClassVar[str]
+
+    def __init_subclass__(cls, head: str = "") -> None:
+        cls.head = head or cls.__name__
+        for place, part in enumerate(cls.__annotations__, 1):
+            setattr(cls, part, property(itemgetter(place)))
+
+    def __new__(cls, *arguments: Any) -> Constructor:
+        """The constructor with its arguments, in order."""
+        return tuple.__new__(cls, (cls.head, *arguments))
+
+    def but(self, **parts: Any) -> Self:
+        """The same with other arguments by these names."""
+        return type(self)(*(parts.get(name, old) for name, old in zip(self.__annotations__, self[1:], strict=True)))
+
+
+class Pair(Constructor, head="pair"):
     """Two things."""
 
     first: Any
     second: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Some:
+class Some(Constructor):
     """What may lack, and is there; what lacks is None."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Full:
+class Full(Constructor):
     """All ranks of an axis have all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Constructor):
     """It is split along an axis, by a way: a dim's number, or another number with the dims that it reads."""
 
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Constructor):
     """Ranks of an axis have parts of a sum."""
 
 
@@ -59,57 +79,49 @@ Powers: TypeAlias = tuple[Pair, ...]
 """A monomial: of each atom, in order, its exponents above and below the line."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduce:
+class AllReduce(Constructor):
     """Every rank gets the sum."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceScatter:
+class ReduceScatter(Constructor):
     """Every rank gets its own of the sum."""
 
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class AllGather:
+class AllGather(Constructor):
     """Every rank gets what each owner has."""
 
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Constructor):
     """Every rank keeps its own."""
 
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class AllToAll:
+class AllToAll(Constructor):
     """Every rank gets its own by one way of what each owner by another has."""
 
     source: int
     target: int
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(Constructor):
     """What is not a rank's own is zero there: what is split, as parts of a sum."""
 
     way: int
 
 
-@dataclass(frozen=True, slots=True)
-class Einsum:
+class Einsum(Constructor):
     """The product of the operands, summed over some dims."""
 
     layout: Layout
     over: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Constructor):
     """A function, of which nothing is known, of the operands' rows along some dims."""
 
     function: int
@@ -117,29 +129,25 @@ class Row:
     layout: Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(Constructor):
     """The sum of the operands."""
 
     layout: Layout
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Constructor):
     """The operand times a monomial."""
 
     by: Powers
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(Constructor):
     """The operand with its dims under other names: pairs of a dim of the operand and of the result."""
 
     names: tuple[Pair, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Constructor):
     """What is sent along an axis."""
 
     axis: int
@@ -149,15 +157,13 @@ class Send:
 Op: TypeAlias = Einsum | Row | Add | Scale | Rename | Send
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Constructor):
     """A slot, one for all instances of units."""
 
     number: Number
 
 
-@dataclass(frozen=True, slots=True)
-class Each:
+class Each(Constructor):
     """Slots, one for each instance of a unit."""
 
     number: Number
@@ -166,8 +172,7 @@ class Each:
 Slot: TypeAlias = Shared | Each
 
 
-@dataclass(frozen=True, slots=True)
-class Do:
+class Do(Constructor):
     """A slot gets the result of an op; `claim` is the line of the single device that it is said to be."""
 
     op: Op
@@ -176,23 +181,20 @@ class Do:
     claim: Some | None
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Constructor):
     """A slot gets what comes from outside."""
 
     value: Number
     out: Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Zero:
+class Zero(Constructor):
     """A slot gets zero."""
 
     out: Slot
 
 
-@dataclass(frozen=True, slots=True)
-class Free:
+class Free(Constructor):
     """A slot holds nothing that is known."""
 
     out: Slot
@@ -201,15 +203,13 @@ class Free:
 Instruction: TypeAlias = Do | Read | Zero | Free
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Constructor):
     """Instructions that run once."""
 
     instructions: tuple[Instruction, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(Constructor):
     """Instructions that run in each instance of a unit; pairs of a slot and the value that it hands on."""
 
     unit: int
@@ -221,23 +221,20 @@ class Layers:
 Block: TypeAlias = Run | Layers
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
+class Once(Constructor):
     """Blocks that run once."""
 
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Microbatches:
+class Microbatches(Constructor):
     """Blocks that run in each microbatch; behind each, the first slot of a pair is added to the second."""
 
     sums: tuple[Pair, ...]
     blocks: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
+class Moves(Constructor):
     """Ways that move with the instances of a unit: by `here` an instance belongs to one rank of an axis.
 
     By `behind` the next one does; by `entry` the first, by `exit` what comes behind the last.
@@ -250,8 +247,7 @@ class Moves:
     exit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mesh:
+class Mesh(Constructor):
     """The axes, axis 0 included; for each dim the first that is like it; for each way the dims that it reads.
 
     `sized` are pairs of an axis and the atom that is its number of ranks; along axis 0, of microbatches. `moving` are
@@ -265,8 +261,7 @@ class Mesh:
     moving: tuple[Moves, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
+class Last(Constructor):
     """The index behind all instances of a unit. The others are the words First, This and Next."""
 
     unit: int
@@ -275,35 +270,30 @@ class Last:
 Index: TypeAlias = str | Last
 
 
-@dataclass(frozen=True, slots=True)
-class SEinsum:
+class SEinsum(Constructor):
     """An einsum of the single device."""
 
     over: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SRow:
+class SRow(Constructor):
     """A function of rows."""
 
     function: int
     over: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SAdd:
+class SAdd(Constructor):
     """A sum."""
 
 
-@dataclass(frozen=True, slots=True)
-class SScale:
+class SScale(Constructor):
     """A multiple."""
 
     by: Powers
 
 
-@dataclass(frozen=True, slots=True)
-class SRename:
+class SRename(Constructor):
     """Another name for dims."""
 
     names: tuple[Pair, ...]
@@ -312,8 +302,7 @@ class SRename:
 Single: TypeAlias = SEinsum | SRow | SAdd | SScale | SRename
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Constructor):
     """A line of the single device: the value that it makes, and those that it reads, each a number and an index."""
 
     target: Pair
@@ -321,15 +310,13 @@ class Line:
     reads: tuple[Pair, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plain:
+class Plain(Constructor):
     """Numbered lines that run once."""
 
     lines: tuple[Pair, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Constructor):
     """Numbered lines that run in each instance of a unit."""
 
     unit: int
@@ -340,8 +327,7 @@ class Repeat:
 Stretch: TypeAlias = Plain | Repeat
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Constructor):
     """What comes from outside or is kept: its value, in the instances of which unit, how it lies along each axis."""
 
     value: Number
@@ -349,8 +335,7 @@ class Held:
     lying: tuple[Kind, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Constructor):
     """A program beside its single device; the fields are those of `program` in Meaning.v."""
 
     on: Mesh
@@ -387,14 +372,5 @@ def term(of: Any) -> Term:
         return "None"
     if isinstance(of, (bool, int, str)):
         return of
-    if isinstance(of, tuple):
-        return [term(one) for one in of]
-    kind = type(of)
-    if kind not in _PARTS:
-        _PARTS[kind] = "pair" if kind is Pair else kind.__name__, tuple(field.name for field in fields(kind))
-    name, names = _PARTS[kind]
-    return (name, *(term(getattr(of, part)) for part in names)) if names else name
-
-
-_PARTS: dict[type, tuple[str, tuple[str, ...]]] = {}
-"""Type -> the constructor of Coq, and the fields that are its arguments; filled as they are met."""
+    parts = [term(one) for one in of]
+    return parts if not isinstance(of, Constructor) else tuple(parts) if len(parts) > 1 else of.head

@@ -43,7 +43,8 @@ class Demand:
     """A value that an event reads and that must be exact, () if nothing is held; and what is wrong if it is not.
 
     A whole unit must run on every rank: its demand has instead the ranks on which it `ran` on ready inputs, one entry
-    per run. `obligation` is the one that fails otherwise.
+    per run. `obligation` is the one that fails otherwise. It is `exact` if every contribution counts once, or the unit
+    ran on every rank, compared as data.
     """
 
     event: str
@@ -53,11 +54,11 @@ class Demand:
     obligation: str = "forward"
     kind: FailureKind = FailureKind.FORMULA
     ran: tuple[Pairs, ...] | None = None
+    exact: bool = field(init=False, compare=False)
 
-    @property
-    def exact(self) -> bool:
-        """Whether every contribution counts once, or a unit ran on every rank, compared as data."""
-        return paths.is_exact(self.held) if self.ran is None else not all(self.ran)
+    def __post_init__(self) -> None:
+        exact = paths.is_exact(self.held) if self.ran is None else not all(self.ran)
+        object.__setattr__(self, "exact", exact)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from placealg.models.backward import transposed
 from placealg.models.graph import Graph, Loop, Op, unit_of
 from placealg.prover.calculus.positions import dim_of
 from placealg.prover.ops import paths
-from placealg.prover.ops.findings import Demand, FailureKind, Flow
+from placealg.prover.ops.findings import Demand, FailureKind, Flow, GradientPart
 from placealg.prover.ops.operators import Operators
 from placealg.prover.ops.order import untimely
 from placealg.prover.ops.paths import Sum
@@ -23,7 +23,7 @@ from placealg.prover.ops.redistributions import MOVES
 from placealg.prover.ops.stages import AMISS, Stages
 from placealg.prover.ops.tensors import Instance, Tensors, on_some
 from placealg.prover.ops.units import counted, follow_units
-from placealg.step.event import LOOPED, MICROBATCH, Event, takes_part
+from placealg.step.event import LOOPED, MICROBATCH, POSITIONS, Event, takes_part
 from placealg.step.gradient_targets import WEIGHTS, receivers
 from placealg.step.program import EventLoop, Node, Reference, Step
 from placealg.step.verbs import MESSAGES
@@ -63,6 +63,11 @@ class Flows:
         if key not in self._known:
             self._known[key] = follow_units(self.step, position) if whole else _Follower(self.step, position).run()
         return self._known[key]
+
+    def parts_of(self, parameter: str, use: str) -> list[GradientPart]:
+        """What a use of a parameter adds to its gradient, at every position."""
+        added = (mine.get((parameter, use)) for position in POSITIONS for mine in self.at(position).parts.values())
+        return [part for part in added if part]
 
     def reads_parameter(self, event: Event, op: Op, parameter: str) -> bool:
         """Whether the backward of an op reads one of its parameters, for the gradient of another operand.

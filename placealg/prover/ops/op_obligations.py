@@ -150,8 +150,7 @@ def paths_of(step: Step, group: Group, flows: Flows) -> dict[Site, Site]:
 
 
 def _classes(step: Step, flows: Flows, parameter: str, use: str) -> int:
-    parts = [p for position in POSITIONS for e in step.phase("backward", WEIGHTS)
-             for p in flows.at(position).of(e.path, parameter) if p.use == use]
+    parts = flows.parts_of(parameter, use)
     taken = [len(held) for position in POSITIONS for path, held in flows.at(position).taken.items()
              if parameter in step.reference.group(step.event(path).group).parameters]
     return max((1, *(len(p.held) for p in parts), *taken))  # nothing held is a class: without one nothing is judged
@@ -161,9 +160,8 @@ def _losses_of(step: Step, flows: Flows, site: Site) -> set[str]:
     """The losses whose tokens a class of contributions counts; where no backward started, the first of an op graph."""
     if step.reference.whole or len(step.reference.losses) == 1:
         return {site.loss}
-    parts = [p for position in POSITIONS for e in step.phase("backward", WEIGHTS)
-             for p in flows.at(position).of(e.path, site.parameter) if p.use == site.use]
-    seeds = {s for p in parts for s in seeds_in(p.held[min(site.part, len(p.held) - 1)])}
+    seeds = {s for p in flows.parts_of(site.parameter, site.use)
+             for s in seeds_in(p.held[min(site.part, len(p.held) - 1)])}
     return {loss_of(s, flows) for s in seeds} or {step.reference.losses[0]}
 
 

@@ -1,13 +1,10 @@
 (** A checker of programs of ops.
 
-    What it backs: `check`, which Coq extracts for placealg/prover/kernel/checker.py.
+    What it backs: [check] of placealg/prover/kernel/extraction.py, which Coq extracts from here.
 
     Main statement: [check]; that what it accepts is correct stands in Sound.v. *)
 
-From Coq Require Import Arith Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Kinds Sends.
 
 (** ** Factors. *)
 Fixpoint mono_times (m m' : mono) : mono :=

@@ -1,13 +1,10 @@
 (** What the checker infers of an op is true: its result lies so, and means what the op makes of whole tensors.
 
-    What it backs: the rules of [infer], one for each op of the language.
+    What it backs: [infer_] of placealg/prover/kernel/extraction.py: a rule for each op of the language.
 
     Main statement: [infer_sound]. *)
 
-From Coq Require Import Arith Lia Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Kinds Sends Check.
 
 Section Infer.
 Context {K : CRing}.

@@ -4,10 +4,7 @@
 
     Main statements: [einsum_sound], [row_sound]. *)
 
-From Coq Require Import Arith Lia Bool.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning.
 
 Section Kinds.
 Variable touches : nat -> list nat.

@@ -1,13 +1,10 @@
 (** What the checker knows stays true over a loop over a unit's instances, checked once for any number of them.
 
-    What it backs: `check_block`.
+    What it backs: [check_block_] of placealg/prover/kernel/extraction.py.
 
     Main statement: [blocks_sound]. *)
 
-From Coq Require Import Arith Lia Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots.
 
 Lemma in_both {A B : Type} (f : A -> option B) l l' : Forall2 (fun a b => f a = Some b) l l' ->
   forall c, In c (combine l l') -> f (fst c) = Some (snd c).

@@ -1,14 +1,12 @@
 (** Programs of ops on tensors that lie on a mesh, and what a rank computes. To be believed: it is what programs mean.
 
-    What it backs: placealg/prover/kernel/program.py, whose dataclasses are these types.
+    What it backs: placealg/prover/kernel/program.py, whose constructors are these types.
 
     Main statements: [run_instr], [run_block], [run_part] (what memory holds behind a piece of a program). Everything is
     for any ring of numbers, any sizes, any ways of splitting, any functions of rows, and any junk: what a rank has of a
     tensor that it does not hold. *)
 
-From Coq Require Import Arith Bool PArith.
-From Placealg Require Import Sums.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude.
 
 (** A rank is a coordinate for each axis of the mesh, an index one for each dim. Axis 0 is no axis of the mesh: it
   counts

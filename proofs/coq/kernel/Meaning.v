@@ -6,10 +6,7 @@
     Main statements: [den] (what a tensor that lies so means), [truth] (what the single device computes), [valid] (what
     is assumed of a world), [correct]. *)
 
-From Coq Require Import Arith Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine.
 
 (** ** How tensors lie, and what they mean. *)
 Definition type := nat -> kind.

@@ -1,15 +1,13 @@
 (** Ways that move with the instances of a unit, such as the stages of a pipeline: what a loop is handed lies by other
     ways in each instance, and means what it meant.
 
-    What it backs: `check_block`, of what is handed to a loop, from instance to instance, and out of it.
+    What it backs: [check_block_] of placealg/prover/kernel/extraction.py, where something is handed to a loop, from
+    instance to instance, and out of it.
 
     Main statements: [means_still] (what lies by no such way lies so in every instance), [means_entering],
     [means_turning], [means_returning], [means_leaving]. *)
 
-From Coq Require Import Arith Lia Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Kinds Sends Check Infer.
 
 Section Moving.
 Context {K : CRing}.

@@ -1,14 +1,11 @@
 (** Where its lines are in order, what the single device computes satisfies them: each value is what its line makes of
     the values that the line reads.
 
-    What it backs: `ordered`, which the checker asks of the single device's program.
+    What it backs: [ordered_] of placealg/prover/kernel/extraction.py, which is asked of the single device's program.
 
     Main statement: [ordered_solves]. *)
 
-From Coq Require Import Arith Lia Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Check.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Check.
 
 Section Order.
 Context {K : CRing}.

@@ -1,14 +1,11 @@
 (** What the checker knows stays true over the loop over microbatches: an axis that is run one coordinate after the
     other, over which what is added up is a sum.
 
-    What it backs: `check_part`.
+    What it backs: [check_part_] of placealg/prover/kernel/extraction.py.
 
     Main statements: [part_sound], [parts_sound]. *)
 
-From Coq Require Import Arith Lia Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots Loops.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots Loops.
 
 Lemma find_forget l k s x : find_slot (forget l k) s = Some x -> ~ In s l /\ find_slot k s = Some x.
 Proof.

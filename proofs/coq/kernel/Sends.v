@@ -4,10 +4,7 @@
 
     Main statement: [send_sound] (how a tensor lies behind it; it means what it meant). *)
 
-From Coq Require Import Arith Lia Bool.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Kinds.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Kinds.
 
 Section Sends.
 Context {K : CRing}.

@@ -1,13 +1,11 @@
 (** What the checker knows of slots stays true: one instruction, then many, for all microbatches at a time.
 
-    What it backs: `check_instr`, which follows what is stored, overwritten, freed and read.
+    What it backs: [check_instr_] of placealg/prover/kernel/extraction.py, which follows what is stored, overwritten,
+    freed and read.
 
     Main statement: [instrs_sound]. *)
 
-From Coq Require Import Arith Lia Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Kinds Sends Check Infer Moving Order.
 
 Lemma slot_eqb_eq s s' : slot_eqb s s' = true <-> s = s'.
 Proof. destruct s, s'; cbn; rewrite ?Pos.eqb_eq; split; intros H; try discriminate; try congruence. Qed.

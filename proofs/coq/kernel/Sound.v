@@ -1,13 +1,10 @@
 (** What the checker accepts is correct.
 
-    What it backs: `check`, as placealg/prover/kernel/checker.py runs it.
+    What it backs: [check] of placealg/prover/kernel/extraction.py, as placealg/prover/kernel/checker.py runs it.
 
     Main statement: [check_sound]. *)
 
-From Coq Require Import Arith Lia Bool PArith.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots Loops Parts.
-Open Scope nat_scope.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Kinds Sends Check Infer Moving Order Slots Loops Parts.
 
 Lemma find_resting l s x : find_slot (resting l) s = Some x ->
   exists h, In (s, h) l /\ x = Item (per h) (Some (Fact (lying h) [], (value_of h, ix_of (per h)))).

@@ -2,15 +2,15 @@
     rationals beside its single device; a step of a pipeline, accepted for any assignment of instances to stages; and
     wrong steps, which it rejects, each of which is proved not to be correct.
 
-    What it backs: that the hypotheses of [correct] can be met, and that what is wrong is not correct.
+    What it backs: that the hypotheses of [correct] can be met, and that what is wrong is not correct; the programs
+    are those of tests/prover/kernel/test_language.py.
 
     Main statements: [right_accepted], [right_run], [wrong_rejected], [wrong_told], [stages_accepted], [stages_told],
     [keeps_nothing], [no_single_device], [one_rank_tells_nothing]. *)
 
-From Coq Require Import Arith Bool PArith Lia QArith Qcanon.
-From Placealg Require Import Sums Rationals.
-From Placealg.kernel Require Import Machine Meaning Trie Check World.
-Import ListNotations.
+From Coq Require Import QArith Qcanon.
+From Placealg Require Import Rationals.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Check World.
 Open Scope nat_scope.
 
 (** Axis 1 is data parallelism, dim 0 the batch, dim 1 what a product is summed over. The single device: y = x w, some

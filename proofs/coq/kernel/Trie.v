@@ -1,6 +1,7 @@
 (** Finite maps whose keys are binary numbers.
 
-    What it backs: what the checker knows of slots, read and changed in a few steps however many there are.
+    What it backs: [get_] and [set_] of placealg/prover/kernel/extraction.py: what is known of slots, read and changed
+    in a few steps however many there are.
 
     Main statements: [get_set_same], [get_set_other], [get_of_list] (the last of several entries with a key counts). *)
 

@@ -1,15 +1,14 @@
 (** A world over residues modulo a prime: any sizes, any numbers for atoms, each function of rows a polynomial of what
     it reads. So the hypotheses of [correct] can be met by every program, and one that is wrong can be seen to be.
 
-    What it backs: the refutations that `placealg prove --coq` prints.
+    What it backs: [refuted_by_coqc] of placealg/prover/kernel/coq.py: the refutations that `placealg prove --coq`
+    prints.
 
     Main statements: [world_valid], [world_handed] (the hypotheses hold in this world), [tells_wrong] (where a run
     differs there, the program is not correct). *)
 
-From Coq Require Import Arith Bool PArith Lia ZArith Eqdep_dec.
-From Placealg Require Import Sums.
-From Placealg.kernel Require Import Machine Meaning Trie Check Order.
-Import ListNotations.
+From Coq Require Import ZArith Eqdep_dec.
+From Placealg.kernel Require Import Prelude Machine Meaning Trie Check Order.
 Open Scope nat_scope.
 
 (** ** Residues. *)

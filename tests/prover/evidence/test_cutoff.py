@@ -36,7 +36,7 @@ from placealg.prover.evidence.cutoff import (
     unroll,
     written_out,
 )
-from placealg.prover.evidence.symbols import constants
+from placealg.prover.evidence.symbols import names
 from placealg.prover.examine import Findings, examine
 from placealg.prover.obligations import Obligations
 from placealg.prover.verdict import BOUNDED, CUTOFF, OBLIGATIONS, PROVED, REFUTED, UNDECIDED, Hypothesis, Report
@@ -111,7 +111,7 @@ def test_no_question_has_more_positions_than_the_least_size(strategy: str, model
     step, asked, decide = step_of(strategy, model), set[str](), prover._decide
 
     def deciding(step: Step, group: Group, identifier: str, generated: Obligations, *more: Any) -> Any:
-        asked.update(str(c) for f in generated.failures.values() for c in constants(f.formula))
+        asked.update(name for f in generated.failures.values() for name in names(f.formula))
         return decide(step, group, identifier, generated, *more)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prover, "_decide", deciding)
@@ -363,8 +363,8 @@ def test_the_lemma_holds_of_no_smaller_number_of_sizes(size: int, wrong: str) ->
 
 def test_the_lemma_is_about_so_many_coefficients() -> None:
     run = Unrolled("dp", 2, 2, (2, 3, 5, 1), ())
-    names = [c for assertion in roots(run) for c in map(str, constants(assertion))]
-    assert set(names) == {"coefficient-0", "coefficient-1", "coefficient-2"}
+    known = [name for assertion in roots(run) for name in names(assertion)]
+    assert set(known) == {"coefficient-0", "coefficient-1", "coefficient-2"}
     solver = z3.Solver()
     solver.add(roots(run)[:-1])
     at = [z3.Int(f"coefficient-{k}") for k in range(3)]

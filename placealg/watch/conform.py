@@ -66,12 +66,12 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
         stage = stage_of(step, seen, rank, names)
         paths = Paths(step, seen, rank, names, tally)
         bare = [c.parameter for c in rank.chains if not c.elements]
-        if bare:  # sharded over more ranks than it has rows: what moves nothing leaves no trace of what it is
+        if bare and not seen.settled:  # of more ranks than rows: what moves nothing leaves no trace of what it is
             unseen += [(rank.rank, Unseen(name, "what a rank does that holds none of its elements")) for name in bare]
             continue
         paths.some_right = any(paths.counts_right(c, routes[group_of[names[c.parameter].parameter].name])
                                for c in rank.chains)
-        for chain in rank.chains:
+        for chain in (c for c in rank.chains if c.elements):
             group = group_of[names[chain.parameter].parameter]
             found, lost = paths.compare(chain, routes[group.name])
             raw += [(rank.rank, d) for d in (*found, *wires.of_chain(rank, chain, routes[group.name]))]

@@ -66,7 +66,7 @@ def _gathers(step: Step, seen: Seen, rank: RankSeen, names: Mapping[str, Named],
                     at = 0 if step.reference.pipeline.axis else message.microbatch
                     mine.update((message.phase, at, a) for a in message.axes)
                     lines.setdefault(name, message.line)
-    for chain in rank.chains:
+    for chain in (c for c in rank.chains if c.elements):  # a rank that has none of it sends nothing of it
         name = chain.parameter
         route = routes[group_of[names[name].parameter].name]
         want: Counter[tuple[str, int, str]] = Counter()

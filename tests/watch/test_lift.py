@@ -291,6 +291,34 @@ def test_a_number_that_was_read_is_unseen_where_it_may_be_in_what_follows() -> N
     assert of_ranks(read(0.5)).verdict == DIFFERS and of_ranks(read(1.0)).verdict == CONFORMS
 
 
+@pytest.mark.parametrize(("number", "at_first", "verdict"), [
+    (0.37182799123, False, CONFORMS), (0.37190012345, False, UNSEEN), (0.37182812345, False, CONFORMS),
+    (0.37182799123, True, UNSEEN)])
+def test_a_number_that_python_made_of_the_same_elements_is_the_single_device_s(number: float, at_first: bool,
+                                                                               verdict: str) -> None:
+    """A gradient's element is read, and all of it is multiplied by a number: the same, but for rounding, on all."""
+    def read(by: float, early: bool) -> Callable[[list[Op]], list[Op]]:
+        def change(ops: list[Op]) -> list[Op]:
+            one = Place(G, 0, (), (), "float32", 4)
+            reads = Op("aten::_local_scalar_dense", {"self": one}, None, (), "train.py:8", number=0.5718281)
+            k = index(ops, "c10d::allreduce_") if early else len(ops) - 1  # before ranks have summed up what they have
+            ops = [*ops[:k], reads, *ops[k:]]
+            return [*ops[:-1], Op("aten::mul_", {"self": at(G), "other": by}, at(G), ("self",), "train.py:9"), ops[-1]]
+        return change
+    ranks = [step(r, ROWS[r], read((0.37182812345, number)[r], at_first and r == 1)) for r in range(RANKS)]
+    told = judge(ranks, step(-1, (*ROWS[0], *ROWS[1]), read(0.37182812345, False)))
+    assert told.verdict == verdict
+
+
+def test_sums_of_which_nothing_is_known_are_not_alike() -> None:
+    """Two ranks that give what nobody can follow, or whole numbers, give nothing that says which tokens they read."""
+    def lost(ops: list[Op]) -> list[Op]:
+        k = next((k for k, op in enumerate(ops) if op.name == "c10d::allreduce_"), len(ops) - 1)
+        return [*ops[:k], Op("aten::nothing_like_it_", {"self": at(G)}, at(G), ("self",), "train.py:7"), *ops[k:]]
+    told = judge([step(r, ROWS[0], lost) for r in range(RANKS)], step(-1, ROWS[0], lost))
+    assert not told.alike and told.verdict == UNSEEN
+
+
 def python_reads(ops: list[Op]) -> list[Op]:
     """Python reads a gradient's memory, and a number follows that may be made of it."""
     return [*ops[:-1], Op(READ, {"self": at(G)}, None, (), "train.py:8", number=np.array([0.1, 0.2, 0.3], np.float32)),

@@ -207,6 +207,10 @@ def cases() -> dict[str, list[Any]]:
                   lambda g: a.addmm(r(g, 2), r(g, 3, 4), r(g, 4, 2))],
         "baddbmm": [lambda g: a.baddbmm(r(g, 2, 3, 2), r(g, 2, 3, 4), r(g, 2, 4, 2), beta=0.5, alpha=3)],
         "native_layer_norm": [normed(True), normed(False)], "native_layer_norm_backward": [],
+        "_weight_norm_interface": [lambda g: a._weight_norm_interface(r(g, 3, 4), r(g, 3, 1), 0),
+                                   lambda g: a._weight_norm_interface(r(g, 3, 4), r(g, 1, 4), 1)],
+        "_weight_norm_interface_backward": [lambda g: a._weight_norm_interface_backward(
+            r(g, 3, 4), v := r(g, 3, 4), r(g, 3, 1), v.norm(dim=1, keepdim=True), 0)],
         "_softmax": [lambda g: a._softmax(r(g, 3, 4), 1, False), lambda g: a._softmax(r(g, 3, 4), 0, False)],
         "_safe_softmax": [lambda g: a._safe_softmax(r(g, 3, 4), 1)],
         "_log_softmax": [lambda g: a._log_softmax(r(g, 3, 4), 0, False)],

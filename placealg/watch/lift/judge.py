@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placealg.watch.lift.field import ENDLESS, PRIMES, SHORT, UNKNOWN, Array, Field, fraction_of
+from placealg.watch.lift.field import PRIMES, UNKNOWN, Array, Field
 from placealg.watch.lift.ranks import Run, run
-from placealg.watch.lift.trace import Group, Held, Op, Place, Trace
+from placealg.watch.lift.trace import Group, Held, Trace
 
 CONFORMS, DIFFERS, UNSEEN = "CONFORMS", "DIFFERS", "UNSEEN"
 
@@ -82,8 +82,8 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, al
     named = [starts.values(t) for t in ranks]
     with np.errstate(invalid="ignore"):  # memory that nobody wrote may hold anything
         tables = np.unique(np.concatenate([np.zeros(1), *(v.astype(np.float64) for _, v in single.leaf.values())]))
-    runs, stuck = run(ranks, named, numbers, tables, keep, handed, apart)
     (alone,), _ = run([single], [starts.values(single)], numbers, tables, keep, handed, apart)
+    runs, stuck = run(ranks, named, numbers, tables, keep, handed, apart, alone)
     sizes = tuple(sorted({len(v.ranks) for t in ranks for op in t.ops for v in op.given.values()
                           if isinstance(v, Group)} - {1}))
     told = Judgement(CONFORMS, runs=runs, single=alone, starts=starts, sizes=sizes)
@@ -98,7 +98,8 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, al
     _compare(told, runs, alone, starts)
     for name in dict.fromkeys(n for r in runs for n in r.trace.final if starts.label(n) not in single.named):
         told.unseen.append(Finding("the single device has none of this name", name))
-    steering = [f for r in runs for f in steered(r, single)]
+    steering = [Finding(f"a number that is read from a tensor ({next(iter(r.read))}) may be in what follows",
+                        rank=r.rank) for r in runs if r.odd]
     made = [r.derived for r in runs]
     if handed and alone.derived not in (sum(made), *(made[:1] if len(set(made)) == 1 else ())):
         steering.append(Finding("what models have made was handed to the single device as data"))
@@ -170,32 +171,6 @@ def masks_differ(runs: Sequence[Run]) -> list[Finding]:
                     found[line] = found.get(line, 0) + 1
     return [Finding(f"{TWO_WAYS}: whether they should be is not known ({line})", count=n)
             for line, n in found.items()]
-
-
-def steered(one: Run, single: Trace) -> list[Finding]:
-    """Numbers that ops were given after a number was read from a tensor, and that the single device has not.
-
-    Such a number may be made of the one that was read: nothing is known of what it multiplies.
-    """
-    if not one.read:
-        return []
-    own = set(numbers_in(single.ops))
-    first = min(one.read.values())
-    found = [n for n in numbers_in(one.trace.ops[first:]) if n not in own]
-    if not found:
-        return []
-    line = next(iter(one.read))
-    return [Finding(f"a number that is read from a tensor ({line}) may be in what follows", rank=one.rank)]
-
-
-def numbers_in(ops: Sequence[Op]) -> Iterator[float]:
-    """The numbers that ops were given, but for short fractions."""
-    for op in ops:
-        for value in op.given.values():
-            for number in value if isinstance(value, tuple) and not isinstance(value, Place) else (value,):
-                if isinstance(number, float) and abs(number) < ENDLESS and fraction_of(number) is None and (
-                        len(repr(number)) > SHORT):
-                    yield number
 
 
 class Starts:

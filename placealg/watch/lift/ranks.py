@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from placealg.watch.lift.field import UNKNOWN, Array, Field, Told, told
+from placealg.watch.lift.field import ENDLESS, SHORT, UNKNOWN, Array, Field, Told, fraction_of, told
 from placealg.watch.lift.memory import Memory
 from placealg.watch.lift.messages import Message, communicates, message_of
 from placealg.watch.lift.rules import RULES, Call, Chance, listed, moves
@@ -34,8 +34,12 @@ class Run:
     at: int = 0
     values: list[Value] = field(default_factory=list)
     pending: dict[int, int] = field(default_factory=dict)
-    read: dict[str, int] = field(default_factory=dict)
-    """Line where a number was read from a tensor -> the op before which it was first."""
+    read: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Line where numbers were read from a tensor -> its elements, and their numbers."""
+    numbers: set[float] = field(default_factory=set)
+    """Numbers that ops were given, but for short fractions."""
+    odd: bool = False
+    """Whether an op was given a number, after one was read, that is none of the single device's."""
     gradients: dict[str, Array | None] = field(default_factory=dict)
     gives: dict[int, bool] = field(default_factory=dict)
     """Another rank -> whether both have given the same to every sum that they take part in."""
@@ -69,15 +73,15 @@ class Run:
 
 
 def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers: Field, tables: Any,
-        keep: bool = False, handed: bool = False, apart: int = 0) -> tuple[list[Run], str]:
-    """Run all ranks again: (what each did; where they wait for each other for ever, "" if nowhere).
+        keep: bool = False, handed: bool = False, apart: int = 0, single: Run | None = None) -> tuple[list[Run], str]:
+    """Run all ranks again, beside the `single` device: (what each did; where they wait for ever, "" if nowhere).
 
     `values` are the unknowns of each rank's named tensors, `tables` the numbers that the single device has met; with
     `keep` every value that is computed is kept, with `handed` what models were handed is the numbers that it was; equal
     elements that a draw meets are told `apart` by so many dims.
     """
     runs = [Run(t, Memory(numbers, t, tables, apart), named) for t, named in zip(traces, values, strict=True)]
-    world = World({r.rank: r for r in runs}, numbers, keep, handed)
+    world = World({r.rank: r for r in runs}, numbers, keep, handed, single)
     moved = True
     while moved:
         moved = False
@@ -98,8 +102,9 @@ def run(traces: Sequence[Trace], values: Sequence[Mapping[str, Array]], numbers:
 class World:
     """What is between the ranks: collectives that have begun, and messages on their way."""
 
-    def __init__(self, runs: Mapping[int, Run], numbers: Field, keep: bool, handed: bool = False):
-        self.runs, self.field, self.keep, self.handed = runs, numbers, keep, handed
+    def __init__(self, runs: Mapping[int, Run], numbers: Field, keep: bool, handed: bool = False,
+                 single: Run | None = None):
+        self.runs, self.field, self.keep, self.handed, self.single = runs, numbers, keep, handed, single
         self.met: dict[tuple[tuple[int, ...], int], dict[int, tuple[Message, int]]] = defaultdict(dict)
         self.count: dict[tuple[tuple[int, ...], int], int] = defaultdict(int)
         self.sent: dict[tuple[int, int, int], deque[tuple[Array, ...]]] = defaultdict(deque)
@@ -157,6 +162,7 @@ class World:
             if chances(op) or any(p.store in one.memory.chancy or p.store in one.memory.random for p in op.read):
                 one.memory.chancy.update(p.store for p in written)
             return
+        op = self.with_numbers(one, op)
         drawn = self.carried(one, op, written)
         values = self.compute(one, op, written)
         for place, value in zip(written, values, strict=True):
@@ -233,8 +239,34 @@ class World:
         place = next(iter(op.read))
         if place.floating and op.number is not None:
             known = self.field.numbers_of(np.asarray(op.number), place.dtype)
-            if not np.array_equal(one.memory.get(place).reshape(known.shape), known):
-                one.read.setdefault(op.line or op.name, one.at)
+            mine = one.memory.get(place).reshape(known.shape)
+            if not np.array_equal(mine, known):
+                numbers = zip(mine.ravel().tolist(), np.asarray(op.number, np.float64).ravel().tolist(), strict=True)
+                one.read.setdefault(op.line or op.name, {}).update(numbers)
+
+    def with_numbers(self, one: Run, op: Op) -> Op:
+        """An op, of which a number that Python may have made of one that was read is the single device's.
+
+        Both have read the same elements, and made the same of them but for rounding, if all that a rank has read the
+        single device has read as well, and one number alone of its own is near.
+        """
+        mine = set(numbers_in(op))
+        one.numbers |= mine
+        strange = mine - self.single.numbers if self.single is not None and one.read else ()
+        if not strange or self.single is None:
+            return op
+        theirs = {e: n for every in self.single.read.values() for e, n in every.items()}
+        alike = all(near(n, theirs.get(e)) for every in one.read.values() for e, n in every.items())
+        meant = {n: [s for s in self.single.numbers if near(n, s)] for n in strange} if alike else {}
+        if not meant or any(len(s) != 1 for s in meant.values()):
+            one.odd = True
+            return op
+
+        def put(value: Any) -> Any:
+            if isinstance(value, float):
+                return meant.get(value, [value])[0]
+            return tuple(map(put, value)) if isinstance(value, tuple) and not isinstance(value, Place) else value
+        return replace(op, given={name: put(value) for name, value in op.given.items()})
 
     def communicate(self, one: Run, op: Op) -> None:
         """Begin a collective, or a message; the last rank that comes ends it."""
@@ -273,7 +305,7 @@ class World:
         verbs = {m.verb for m, _ in posted}
         given = [m.given for m, _ in posted]
         if verbs <= {"all_reduce", "reduce_scatter", "reduce"}:
-            self.hold_together(posted[0][0].ranks, given)
+            self.hold_together(posted[0][0].ranks, given if any(p.floating for p in posted[0][0].outs) else [()])
         for me, (message, at) in enumerate(posted):
             one = self.runs[message.ranks[me]]
             try:
@@ -291,7 +323,8 @@ class World:
             return
         for a, b in combinations(range(len(ranks)), 2):
             same = len(given[a]) == len(given[b]) and all(map(np.array_equal, given[a], given[b]))
-            if same and not any((part > 0).any() for part in given[a]):
+            if same and (not any((part > 0).any() for part in given[a]) or any((part == UNKNOWN).any()
+                                                                               for part in given[a])):
                 continue
             for one, other in ((ranks[a], ranks[b]), (ranks[b], ranks[a])):
                 gives = self.runs[one].gives
@@ -308,6 +341,24 @@ class World:
             one.pending[place.store] -= 1
             if not one.pending[place.store]:
                 del one.pending[place.store]
+
+
+NEAR = 1e-4
+"""By how much of it two numbers may be apart that Python has made of the same elements."""
+
+
+def near(one: float, other: float | None) -> bool:
+    """Whether two numbers are one but for rounding."""
+    return other is not None and abs(one - other) <= NEAR * abs(other)
+
+
+def numbers_in(op: Op) -> Iterator[float]:
+    """The numbers that an op was given, but for short fractions."""
+    for value in op.given.values():
+        for number in value if isinstance(value, tuple) and not isinstance(value, Place) else (value,):
+            if isinstance(number, float) and abs(number) < ENDLESS and fraction_of(number) is None and (
+                    len(repr(number)) > SHORT):
+                yield number
 
 
 COUNTED = ("aten::arange", "aten::linspace")

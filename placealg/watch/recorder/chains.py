@@ -10,7 +10,7 @@ import torch
 
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.mode import Recorder
-from placealg.watch.recorder.nodes import Node, below
+from placealg.watch.recorder.nodes import below
 from placealg.watch.recorder.shadows import PLACES, Region, nodes_of
 from placealg.watch.seen import BACKWARD, EARLIER, UNSEEN, Hop, Term
 
@@ -84,7 +84,7 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
     first: dict[tuple[Any, ...], tuple[int, tuple[Step, ...]]] = {}
     for (number, times_, steps), each in counts.items():  # parts of a tensor that ops of one kind made are one summand
         node = recorder.nodes[number]
-        key = (*begin_of(node), node.task, node.module, times_, steps)
+        key = (*begin_of(recorder, number), node.task, node.module, times_, steps)
         first.setdefault(key, (number, steps))
         alike[key] = alike[key] + each if key in alike else each
     terms, wrong = [], ""
@@ -99,7 +99,7 @@ def terms_of(recorder: Recorder, region: Region) -> tuple[tuple[Term, ...], str]
             wrong = wrong or "numbers by which parts of it are multiplied after a reduction"
         hops = tuple(_hop(recorder, step, scaled.get(steps[:k + 1], []), min(since.get(steps[:k + 1], {1.0})))
                      for k, step in reversed(list(enumerate(steps))))
-        begin, what = begin_of(node)
+        begin, what = begin_of(recorder, number)
         below = tuple(sorted(_messages_below(recorder, number))) if begin == UNSEEN else ()
         terms += [Term(begin, what, node.task, key[-2], hops, held, node.module, through=below)] * often
     order = sorted(terms, key=lambda t: (t.begin, t.microbatch, t.what, t.factor))
@@ -121,9 +121,11 @@ def _values(times: torch.Tensor) -> set[float]:
     return {float(f"{v:.9g}") for v in (ends if len(ends) < 2 else torch.unique(times).tolist())}
 
 
-def begin_of(node: Node) -> tuple[str, str]:
+def begin_of(recorder: Recorder, number: int) -> tuple[str, str]:
     """Where a chain begins: an op of backward that makes gradients, a gradient of an earlier step, or unseen."""
-    if node.kind == "compute" and node.task >= 0 and node.name in tables.GRADIENTS:
+    node = recorder.nodes[number]
+    makes = number in recorder.handed or node.name in tables.GRADIENTS
+    if node.kind == "compute" and node.task >= 0 and makes:
         return BACKWARD, node.name
     if node.kind == "earlier":
         return EARLIER, node.name

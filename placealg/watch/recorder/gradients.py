@@ -55,7 +55,9 @@ class Gradients:
                     mine = mine.elem if isinstance(mine, AsyncCollectiveTensor) else mine
                     if places is not None and places.numel() == mine.numel():
                         origin, factor = recorder.shadows.region(mine)
-                        self.heard.append((name, (origin.flatten().clone(), factor.flatten().clone()), places))
+                        region = origin.flatten().clone(), factor.flatten().clone()
+                        self.heard.append((name, region, places))
+                        recorder.handed.update(number for number, *_ in walk(recorder, region))
             return keep
 
         def hear(name: str, tensor: Tensor) -> None:

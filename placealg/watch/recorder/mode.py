@@ -55,6 +55,8 @@ class Recorder(TorchDispatchMode):
         self.works: dict[int, tuple[Any, list[Tensor]]] = {}
         self.unknown: dict[str, str] = {}
         self.random: dict[str, None] = {}
+        self.handed: set[int] = set()
+        """The nodes whose numbers autograd has handed to a parameter as its gradient."""
         self.updated = False
         self._sequence = -1
 

@@ -267,6 +267,8 @@ class Watched:
 def listening(listener: Any, models: Sequence[nn.Module]) -> Iterator[None]:
     """Tell a listener which modules run, by names in `modules`, and when a collective is waited for.
 
+    What is to be done once a collective has ended is done at once, where ops are seen.
+
     `waiting` counts the waits that run, `waited` ends one.
     """
     call, names = nn.Module._call_impl, {}
@@ -291,10 +293,22 @@ def listening(listener: Any, models: Sequence[nn.Module]) -> Iterator[None]:
                 listener.waited(self)
         return waited
 
+    def then(self: Any, callback: Any) -> Any:
+        made: Any = torch.futures.Future()
+        try:
+            self.wait()
+            made.set_result(callback(self))
+        except Exception as error:
+            made.set_exception(error)
+        return made
+
     methods = [(kind, name, getattr(kind, name)) for kind in _kinds(dist.Work) for name in _WAITS if name in vars(kind)]
     nn.Module._call_impl = named_call
     for kind, name, method in methods:
         setattr(kind, name, marked(method, name == "wait"))
+    future: Any = torch._C.Future
+    methods.append((future, "then", future.then))
+    future.then = then  # a hook of DDP does with what a collective made what else runs on a thread of its own
     try:
         yield
     finally:

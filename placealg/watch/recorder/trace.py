@@ -128,17 +128,21 @@ class Tracer(TorchDispatchMode):
             self.freed.append(self.stores[storage._cdata])
             self.sums.pop(self.stores[storage._cdata], None)
 
-    def check(self, found: Sequence[Tensor]) -> None:
-        """Tell memory that a collective may still write, and such as was written behind the dispatcher."""
+    def check(self, found: Sequence[Tensor]) -> list[int]:
+        """Tell storages that a collective may still write, and such as were written behind the dispatcher."""
+        lost: list[int] = []
         for tensor in found:
             number = self.store(tensor)
             if not tensor.dtype.is_floating_point:  # the numbers of others are recorded wherever they are read
                 continue
             if number in self.open:
                 self.unseen("what a collective may still be writing: nobody has waited for it")
+                lost.append(number)
             elif number in self.sums and self.sums[number] != storage_sum(tensor):
                 self.unseen("memory written behind PyTorch's dispatcher")
                 self.sums[number] = storage_sum(tensor)
+                lost.append(number)
+        return lost
 
     def unseen(self, what: str) -> None:
         """Something happened that no op tells."""
@@ -194,8 +198,7 @@ class Tracer(TorchDispatchMode):
         """(the arguments of an op, the storages whose memory was given back since an op touched them)."""
         for tensor in inputs:
             self.leaf(tensor)
-        lost = self.moved(inputs)
-        self.check(inputs)
+        lost = (*self.moved(inputs), *self.check(inputs))
         given = {a.name: self.argument(kwargs[a.name] if a.name in kwargs else args[k])
                  for k, a in enumerate(func._schema.arguments) if k < len(args) or a.name in kwargs}
         for a in func._schema.arguments:

@@ -145,6 +145,26 @@ def _layer_norm_backward(c: Call) -> Values:
     return asked(c, (c.f.mul(turn, back), c.f.sum(c.f.mul(g, unit), lead), c.f.sum(g, lead)))
 
 
+@rule("_weight_norm_interface")
+def _weight_norm(c: Call) -> Values:
+    v = c.array("v")
+    norms = c.f.root(c.f.sum(c.f.square(v), _but(c, v), True))
+    return [c.f.mul(v, c.f.div(c.array("g"), norms)), norms]
+
+
+@rule("_weight_norm_interface_backward")
+def _weight_norm_backward(c: Call) -> Values:
+    up, v, g, norms = (c.array(n) for n in ("grad_w", "saved_v", "saved_g", "saved_norms"))
+    along = c.f.sum(c.f.mul(up, v), _but(c, v), True)
+    across = c.f.add(up, c.f.neg(c.f.mul(v, c.f.div(along, c.f.square(norms)))))
+    return [c.f.mul(across, c.f.div(g, norms)), c.f.div(along, norms)]
+
+
+def _but(c: Call, x: Array) -> tuple[int, ...]:
+    """All dims but the one that the call names."""
+    return tuple(d for d in range(x.ndim) if d != axis(c.raw("dim", 0), x.ndim))
+
+
 def asked(c: Call, values: tuple[Array, ...]) -> list[Array]:
     """Those of some results that a mask asks for and that were made."""
     mask = list(c.raw("output_mask"))

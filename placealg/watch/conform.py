@@ -107,7 +107,7 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     raw += [(-1, d) for d in wires.at_rest()]
     raw += [(-1, d) for d in counts(step, seen)]
     rates(seen, tally)
-    raw = _one_number(raw, step, seen, unseen)
+    raw = _one_number(raw, step, seen, tally, unseen)
     if not seen.settled:
         wrong = {d.group for _, d in raw if d.kind != "clip"}  # replicas of these differ because of what a step did
         raw += [(-1, d) for d in _starts(step, seen, names, routes, group_of) if d.group not in wrong]
@@ -117,11 +117,12 @@ def compare(step: Step, model: Model, seen: Seen, said: Mapping[str, str] | None
     return Comparison(step, seen, merged(raw), tuple(_merged_unseen(unseen)), tally, loss)
 
 
-def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, unseen: list[tuple[int, Unseen]]
-                ) -> list[tuple[int, Difference]]:
+def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, tally: Tally,
+                unseen: list[tuple[int, Unseen]]) -> list[tuple[int, Difference]]:
     """The differences without those that say that all gradients are multiplied by one number of no known origin.
 
-    A norm that is turned into a number of Python leaves no trace: a program that clips may do so, which is not seen.
+    A norm that is turned into a number of Python leaves no trace: a program that clips may do so. A single device tells
+    whether it did; without one that is not seen.
     """
     scaled = [d.factor for _, d in raw if d.kind == "scale" and d.factor is not None]
     alike = {f"{f:.6g}" for f in scaled}
@@ -131,7 +132,12 @@ def _one_number(raw: list[tuple[int, Difference]], step: Step, seen: Seen, unsee
     if len(alike) != 1 or len(scaled) != trained or scaled[0] <= 0 or len(clips) != trained or any(
             abs(scaled[0] / n - 1) < 1e-3 for n in sizes) or not any(e.verb == "clip" for e in step.events):
         return raw
-    unseen.append((-1, Unseen("", f"the number {float(alike.pop()):.4g}, by which all gradients are multiplied")))
+    if not seen.settled:
+        unseen.append((-1, Unseen("", f"the number {float(alike.pop()):.4g}, by which all gradients are multiplied")))
+    else:
+        tally.paths += trained
+        tally.legal["number"] = (f"all gradients are multiplied by a number, {float(alike.pop()):.4g}, which is the "
+                                 "single device's clip factor")
     return [(rank, d) for rank, d in raw if d.kind != "scale" and d not in clips]
 
 

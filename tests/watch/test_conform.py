@@ -342,12 +342,16 @@ def by_number(seen: Seen, factors: tuple[float, float]) -> Seen:
     return replace(seen, ranks=ranks)
 
 
-@pytest.mark.parametrize(("factors", "verdict"), [
-    ((0.43, 0.43), UNSEEN), ((0.43, 0.44), DIFFERS), ((2.0, 2.0), DIFFERS)])
-def test_a_clip_by_a_number_is_not_seen(factors: tuple[float, float], verdict: str) -> None:
+@pytest.mark.parametrize(("factors", "alone", "verdict"), [
+    ((0.43, 0.43), True, CONFORMS), ((0.43, 0.43), False, UNSEEN), ((0.43, 0.44), True, DIFFERS),
+    ((2.0, 2.0), True, DIFFERS)])
+def test_a_clip_by_a_number_conforms_beside_a_single_device(factors: tuple[float, float], alone: bool,
+                                                            verdict: str) -> None:
     case, seen = read_case("zero3", GPT, ()), by_number(seen_in("fsdp2"), factors)
-    told = judge(case.strategy, case.model, seen)
+    told = judge(case.strategy, case.model, seen if alone else replace(seen, lifted=None))
     assert told.verdict == verdict
+    if verdict == CONFORMS:
+        assert "which is the single device's clip factor" in told.comparison.tally.legal["number"]
     if verdict == UNSEEN:
         assert told.comparison.unseen[0].what == "the number 0.43, by which all gradients are multiplied"
 

@@ -220,6 +220,24 @@ def test_draws_that_one_tensor_meets_are_told_apart_by_their_order(lost: bool, v
     assert told.verdict == verdict
 
 
+@pytest.mark.parametrize(("met", "verdict"), [("aten::where", UNSEEN), ("aten::relu_", CONFORMS)])
+def test_truth_values_that_hang_on_what_was_drawn_are_this_run_s_alone(met: str, verdict: str) -> None:
+    """Whether an element behind a dropout is positive is known of no other run; a function of it is a function."""
+    def drops(rank: int) -> Callable[[list[Op]], list[Op]]:
+        noise, mask = at(9), Place(13, 0, (SIZE,), (1,), "bool", 1, held=np.array([True, rank < 0, True]))
+        made = [Op("aten::bernoulli_", {"self": noise, "p": 0.5}, noise, ("self",), "", "forward",
+                   (np.ones(SIZE, np.float32),)),
+                Op("aten::mul_", {"self": at(WEIGHTED), "other": noise}, at(WEIGHTED), ("self",), "", "forward"),
+                Op("aten::gt", {"self": at(WEIGHTED), "other": 0.0}, mask._replace(held=None), (), "", "forward")]
+        last = {"aten::where": Op(met, {"condition": mask, "self": at(WEIGHTED), "other": at(WEIGHTED)}, at(WEIGHTED),
+                                  ("self",), "", "forward"),
+                "aten::relu_": Op(met, {"self": at(WEIGHTED)}, at(WEIGHTED), ("self",), "", "forward")}[met]
+        return lambda ops: [o for op in ops for o in ([*made, last, op] if op.name == "aten::add_" and
+                                                      op.phase == "backward" else [op])]
+    told = judge([step(r, ROWS[r], drops(r)) for r in range(RANKS)], step(-1, (*ROWS[0], *ROWS[1]), drops(-1)))
+    assert told.verdict == verdict
+
+
 WRONG: dict[str, Callable[[list[Op]], list[Op]]] = {
     "a row is left out": lambda ops: [*ops[:3], *ops[4:]],
     "another number": changed("aten::div_", other=3.0),
@@ -329,9 +347,9 @@ def test_memory_that_python_reads_is_a_number_that_was_read() -> None:
     assert of_ranks(python_reads).verdict == UNSEEN
 
 
-@pytest.mark.parametrize(("phase", "verdict"), [("between", CONFORMS), ("forward", UNSEEN)])
+@pytest.mark.parametrize(("phase", "verdict"), [("between", CONFORMS), ("forward", DIFFERS)])
 def test_random_numbers_are_data_outside_of_modules_alone(phase: str, verdict: str) -> None:
-    """A row that is drawn is as good as one that was there; what modules draw, nobody knows, nor what it steers."""
+    """A row that is drawn is as good as one that was there; what modules draw is an unknown of what it meets."""
     def drawn(ops: list[Op]) -> list[Op]:
         row = Place(X, 0, (SIZE,), (1,), "float32", 4)
         values = np.full(SIZE, ROWS[1][0], np.float32)

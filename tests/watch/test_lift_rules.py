@@ -75,13 +75,13 @@ def cases() -> dict[str, list[Any]]:
         return run
 
     def convolved(x: tuple[int, ...], w: tuple[int, ...], biased: bool, stride: Any, padding: Any, dilation: Any,
-                  groups: int) -> Any:
+                  groups: int, more: Any = None) -> Any:
         def run(g: Any) -> None:
-            dims, y, v = len(w) - 2, r(g, *x), r(g, *w)
-            made = a.convolution(y, v, r(g, w[0]) if biased else None, stride, padding, dilation, False, [0] * dims,
-                                 groups)
-            a.convolution_backward(r(g, *made.shape), y, v, [w[0]], stride, padding, dilation, False, [0] * dims,
-                                   groups, [True, True, biased])
+            y, v, turned = r(g, *x), r(g, *w), more is not None
+            count, last = w[1] * groups if turned else w[0], more or [0] * (len(w) - 2)
+            made = a.convolution(y, v, r(g, count) if biased else None, stride, padding, dilation, turned, last, groups)
+            a.convolution_backward(r(g, *made.shape), y, v, [count], stride, padding, dilation, turned, last, groups,
+                                   [True, True, biased])
         return run
 
     def batch_normed(op: Any, training: bool, weighed: bool = True) -> Any:
@@ -223,7 +223,15 @@ def cases() -> dict[str, list[Any]]:
         "mse_loss_backward": [lambda g, n=n: a.mse_loss_backward(r(g), r(g, 3, 4), r(g, 3, 4), n) for n in (1, 2)],
         "convolution": [convolved((2, 4, 6, 5), (6, 2, 3, 2), True, [2, 1], [1, 0], [1, 2], 2),
                         convolved((2, 3, 7), (4, 3, 3), False, [2], [2], [1], 1),
-                        convolved((1, 4, 3, 4, 5), (4, 1, 2, 2, 3), True, [1, 1, 1], [0, 1, 1], [1, 1, 1], 4)],
+                        convolved((1, 4, 3, 4, 5), (4, 1, 2, 2, 3), True, [1, 1, 1], [0, 1, 1], [1, 1, 1], 4),
+                        convolved((2, 4, 3, 2), (4, 3, 3, 2), True, [2, 1], [1, 0], [1, 2], 2, [1, 0]),
+                        convolved((2, 3, 4), (3, 2, 3), False, [2], [1], [1], 1, [1])],
+        "upsample_nearest1d_backward": [lambda g: a.upsample_nearest1d_backward(r(g, 2, 3, 7), [7], [2, 3, 3])],
+        "upsample_nearest2d_backward": [
+            lambda g: a.upsample_nearest2d_backward(r(g, 2, 3, 4, 6), [4, 6], [2, 3, 2, 3], 2.0, 2.0),
+            lambda g: a.upsample_nearest2d_backward(r(g, 2, 3, 5, 4), [5, 4], [2, 3, 2, 3])],
+        "upsample_nearest3d_backward": [
+            lambda g: a.upsample_nearest3d_backward(r(g, 1, 2, 4, 2, 3), [4, 2, 3], [1, 2, 2, 2, 2])],
         "native_batch_norm": [batch_normed(a.native_batch_norm, True), batch_normed(a.native_batch_norm, False),
                               batch_normed(a.native_batch_norm, True, False)],
         "_native_batch_norm_legit": [batch_normed(a._native_batch_norm_legit, True)],
@@ -339,9 +347,8 @@ def test_rules_are_the_ops_in_real_numbers() -> None:
             self.real: list[Any] = []
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            before = len(self.trace.ops)
             made = super().__torch_dispatch__(func, types, args, kwargs)
-            if len(self.trace.ops) > before:
+            if len(self.trace.ops) > len(self.real):  # of one that consists of others these have told
                 self.real.append([self.values(p) for p in self.trace.ops[-1].written if p.floating])
             return made
 

@@ -58,6 +58,7 @@ SCRIPTS: Mapping[str, tuple[str, int]] = {
     "recurrent.py": (CONFORMS, 0), "recurrent.py --gru": (CONFORMS, 0), "recurrent.py --sum": (DIFFERS, 1),
     **{f"clipped.py{words}": (CONFORMS, 0) for words in ("", " --normed", " --factors")},
     "clipped.py --half": (UNSEEN, 3), "clipped.py --more": (DIFFERS, 1), "clipped.py --normed --more": (DIFFERS, 1),
+    "drawn.py": (CONFORMS, 0), "drawn.py --more": (DIFFERS, 1),
     "adapters.py": (CONFORMS, 0), "adapters.py --padded": (DIFFERS, 1),
     "packed.py": (CONFORMS, 0), "packed.py --turned": (CONFORMS, 0), "packed.py --restart": (DIFFERS, 1),
     "packed.py --local": (DIFFERS, 1), "packed.py --unmasked": (DIFFERS, 1), "packed.py --length": (DIFFERS, 1),

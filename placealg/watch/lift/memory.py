@@ -33,6 +33,8 @@ class Memory:
         """(what was drawn, the mask that it became), in order."""
         self.masks: list[tuple[Array, Array, str]] = []
         """(element, what was drawn for it, the line), for every element that a draw met."""
+        self.by_chance: set[int] = set()
+        """Storages of numbers that depend on what modules drew: on another rank, or in another run, they are others."""
         self.chancy: set[int] = set()
         """Storages of integers and truth values that were computed from random numbers."""
 

@@ -149,6 +149,10 @@ class World:
         for store in op.lost:
             if store in one.memory.stores:
                 one.memory.stores[store][1].fill(UNKNOWN)
+        by_chance = noise(op) or any(p.store in one.memory.by_chance or p.store in one.memory.random for p in op.read)
+        if by_chance:  # whole numbers and truth values that are made of these are those of this run alone
+            one.memory.by_chance.update(p.store for p in op.written if p.floating)
+            one.memory.chancy.update(p.store for p in op.written if not p.floating and p.dtype != "uint8")
         if communicates(op):
             self.communicate(one, op)
             return
@@ -169,7 +173,7 @@ class World:
             one.memory.put(place, value)
             if self.keep and place.floating:
                 one.values.append(Value(one.at, np.asarray(value)))
-        if op.drawn and op.name == "aten::bernoulli_":
+        if noise(op):
             drawn = {p.store: d for p, d in zip(written, op.drawn, strict=False)}  # what is in place is told twice
         one.memory.random.update(drawn)
 
@@ -190,11 +194,11 @@ class World:
         why, values = f"{op.name} has no rule", None
         known = moves(name) and any(p.store in one.memory.told for p in op.read)
         loose = [p for p in op.read if p.store in one.memory.random]
-        if loose and not (self.carried(one, op, written) or name == "mul" or (op.drawn and name == "bernoulli")):
+        if loose and not (self.carried(one, op, written) or name in ("mul", "add", "sub") or noise(op)):
             one.unseen.setdefault(f"{op.name} of random numbers", op.line)
             return call.unknown()
         try:
-            if op.drawn and op.name == "aten::bernoulli_":
+            if noise(op):
                 return [np.ones(p.shape, np.int64) for p in written]
             if op.drawn and op.name not in COUNTED:
                 return self.drew(one, op, call, written)
@@ -363,6 +367,15 @@ def numbers_in(op: Op) -> Iterator[float]:
 
 COUNTED = ("aten::arange", "aten::linspace")
 """Ops whose numbers are recorded because they are made of numbers alone."""
+
+
+def noise(op: Op) -> bool:
+    """Whether an op draws numbers inside modules that are to meet what they are multiplied by or added to."""
+    return (op.name == "aten::bernoulli_" and bool(op.drawn)) or (chances(op) and op.name in DRAWN)
+
+
+DRAWN = tuple(f"aten::{n}" for n in ("randn", "randn_like", "rand", "rand_like", "normal_", "uniform_"))
+"""Ops that draw a number for each element."""
 
 
 def chances(op: Op) -> bool:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._decomp import decomposition_table
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from placealg.measure.count import NAMESPACES, tensors
+from placealg.watch.lift.rules import RULES
 from placealg.watch.lift.trace import HANDED, READ, Group, Held, Op, Place, Trace, Word
 from placealg.watch.recorder.collectives import OPERATORS, SILENT, call_of, work_of
 from placealg.watch.recorder.observe import listening
@@ -22,6 +25,7 @@ from placealg.watch.recorder.ops import (
     arguments_written,
     draws,
     faking,
+    mutates,
     only_views,
     phase,
     user_line,
@@ -176,6 +180,11 @@ class Tracer(TorchDispatchMode):
             if name.partition("::")[2].startswith("wait_tensor"):
                 self.arrived(list(tensors(args)))
             return made
+        if (inside := decomposed(func)) is not None:
+            with self:
+                made = inside(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         if self.waiting and name == "aten::copy_" and args[1].untyped_storage()._cdata not in self.stores:
             self.sums.pop(self.store(args[0]), None)
             return func(*args, **kwargs)  # a backend's own copy onto what a collective made, while it is waited for
@@ -283,6 +292,14 @@ class Tracer(TorchDispatchMode):
         """What a collective made is there."""
         for tensor in found:
             self.open.pop(self.store(local(tensor)), None)
+
+
+@lru_cache(maxsize=4096)
+def decomposed(func: Any) -> Any:
+    """The ops of which one consists that no rule covers, as torch writes it by others; None if it does not."""
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    covered = name in RULES or name.startswith("_foreach_") or torch.Tag.nondeterministic_seeded in func.tags
+    return None if func.namespace != "aten" or covered or mutates(func) else decomposition_table.get(func)
 
 
 def numbers(tensor: Tensor) -> Any:

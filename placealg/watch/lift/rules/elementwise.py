@@ -20,11 +20,13 @@ def _scaled(c: Call, name: str) -> Array:
 
 @rule("add")
 def _add(c: Call) -> Values:
+    _meet(c)
     return [c.f.plus(c.array("self"), _scaled(c, "other"))]
 
 
 @rule("sub")
 def _sub(c: Call) -> Values:
+    _meet(c)
     return [c.f.sub(c.array("self"), _scaled(c, "other"))]
 
 
@@ -38,22 +40,26 @@ def _mul(c: Call) -> Values:
     first, second = c.raw("self"), c.raw("other")
     if c.is_complex("self") or c.is_complex("other"):
         return _complex_product(c)
-    for noise, met in ((second, first), (first, second)):
-        if isinstance(noise, Place) and noise.store in c.memory.random and isinstance(met, Place):
-            return [_masked(c, noise, met)]
+    _meet(c)
     x, y = c.of(first), c.of(second)
     if first == second and isinstance(first, Place):
         return [c.f.square(x)]
     return [c.f.mul(x, y)]
 
 
-def _masked(c: Call, noise: Place, met: Place) -> Array:
-    """A product with what was drawn: which elements stay is an unknown of the element that each draw meets.
+def _meet(c: Call) -> None:
+    """What was drawn meets what it is multiplied by or added to: it is an unknown of the element that each draw meets.
 
     Elements that are equal are told apart, as far as `memory.apart` says, by the last dims in which they stand, and the
     draws that one tensor meets by their order. A forward that runs again in backward must have drawn what it did
     before: then it masks as before.
     """
+    first, second = c.raw("self"), c.raw("other")
+    if not isinstance(first, Place) or not isinstance(second, Place):
+        return
+    noise, met = (second, first) if second.store in c.memory.random else (first, second)
+    if noise.store not in c.memory.random:
+        return
     drawn = np.asarray(c.memory.random[noise.store])
     x, scale = c.of(met), c.of(noise)
     again = (m for d, m in c.memory.drawn if c.op.phase == "backward" and np.array_equal(d, drawn))
@@ -61,13 +67,23 @@ def _masked(c: Call, noise: Place, met: Place) -> Array:
     if mask is None:
         before = c.memory.met.get(met.store, 0)
         c.memory.met[met.store] = before + 1
-        key = c.f.oracle("of a draw", _told_apart(c, x), np.array(before)) if before else _told_apart(c, x)
-        mask, some = c.f.oracle("mask", key), x.ravel() != 0
+        each = _grouped(c, x, scale.shape)
+        key = c.f.oracle("of a draw", _told_apart(c, each), np.array(before)) if before else _told_apart(c, each)
+        mask, some = c.f.oracle("mask", key), each.ravel() != 0
         c.memory.masks.append((key.ravel()[some], drawn.ravel()[some], c.op.line))
         c.memory.drawn.append((drawn, mask))
-    kept = c.f.mul(mask, scale)
-    c.memory.put(noise, kept)
-    return c.f.mul(x, kept)
+    c.memory.put(noise, c.f.mul(mask, scale))
+
+
+def _grouped(c: Call, x: Array, shape: tuple[int, ...]) -> Array:
+    """What each of some numbers meets: an element, or one for all the elements that it is broadcast to."""
+    whole = np.broadcast_shapes(x.shape, shape)
+    over = tuple(d for d, n in enumerate((1,) * (len(whole) - len(shape)) + shape) if n == 1 < whole[d])
+    if not over:
+        return np.broadcast_to(x, shape)
+    sizes = tuple(whole[d] if d in over else 1 for d in range(len(whole)))
+    place = c.f.leaf("place", np.arange(int(np.prod(sizes, dtype=np.int64)))).reshape(sizes)
+    return c.f.oracle("of a group", c.f.sum(c.f.mul(np.broadcast_to(x, whole), place), over, True)).reshape(shape)
 
 
 def _told_apart(c: Call, x: Array) -> Array:

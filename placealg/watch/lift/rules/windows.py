@@ -32,14 +32,14 @@ def _windows(shape: tuple[int, ...], kernel: Sequence[int], stride: Sequence[int
 
 
 class _Convolution:
-    """A convolution as a product of matrices: (group, sequences and windows, elements of a window)."""
+    """A convolution of an image as a product of matrices: (group, sequences and windows, elements of a window)."""
 
-    def __init__(self, c: Call):
+    def __init__(self, c: Call, image: Array):
         self.c, weight = c, c.array("weight")
         dims = weight.ndim - 2
         self.dims, self.groups = dims, c.raw("groups", 1)
         self.padding, kernel = _each(c.raw("padding"), dims), weight.shape[2:]
-        self.x = c.array("input")
+        self.x = image
         self.places, self.counts = _windows(self.x.shape[2:], kernel, _each(c.raw("stride"), dims), self.padding,
                                             _each(c.raw("dilation"), dims))
         self.weight = weight.reshape(self.groups, weight.shape[0] // self.groups, -1)
@@ -84,10 +84,11 @@ class _Convolution:
 
 @rule("convolution")
 def _convolution(c: Call) -> Values:
-    if c.raw("transposed", False):
-        return None
-    one = _Convolution(c)
-    made = one.outputs(c.f.product(one.rows(), one.weight.transpose(0, 2, 1)))
+    """A transposed one is what a convolution of its output gives back."""
+    x, turned = c.array("input"), bool(c.raw("transposed", False))
+    one = _Convolution(c, np.zeros(c.outs[0].shape, x.dtype) if turned else x)
+    made = one.back(c.f.product(one.by_group(x), one.weight)) if turned else one.outputs(
+        c.f.product(one.rows(), one.weight.transpose(0, 2, 1)))
     if c.is_tensor("bias"):
         made = c.f.add(made, c.array("bias").reshape(-1, *(1,) * one.dims))
     return [made]
@@ -95,13 +96,29 @@ def _convolution(c: Call) -> Values:
 
 @rule("convolution_backward")
 def _convolution_backward(c: Call) -> Values:
-    if c.raw("transposed", False):
-        return None
-    one, g = _Convolution(c), c.array("grad_output")
-    grouped = one.by_group(g)
-    return asked(c, (one.back(c.f.product(grouped, one.weight)),
-                     c.f.product(grouped.transpose(0, 2, 1), one.rows()).reshape(c.array("weight").shape),
+    x, g, turned = c.array("input"), c.array("grad_output"), bool(c.raw("transposed", False))
+    one = _Convolution(c, g if turned else x)
+    grouped = one.by_group(x if turned else g)
+    back = one.outputs(c.f.product(one.rows(), one.weight.transpose(0, 2, 1))) if turned else one.back(
+        c.f.product(grouped, one.weight))
+    return asked(c, (back, c.f.product(grouped.transpose(0, 2, 1), one.rows()).reshape(c.array("weight").shape),
                      c.f.sum(g, (0, *range(2, g.ndim)))))
+
+
+@rule("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward")
+def _upsample_backward(c: Call) -> Values:
+    """Every element gets what those give that were taken from it."""
+    g, size = c.array("grad_output"), tuple(c.raw("input_size"))
+    dims = g.ndim - 2
+    said = [c.raw(n) for n in ("scales",) * (dims == 1) + ("scales_d",) * (dims == 3) + ("scales_h", "scales_w") * (
+        dims > 1)]
+    places = np.zeros(1, np.int64)
+    for n, m, scale in zip(size[2:], g.shape[2:], said, strict=True):
+        here = np.minimum((np.arange(m) * (1 / scale if scale else n / m)).astype(np.int64), n - 1)
+        places = (places[:, None] * n + here).ravel()
+    wide, rows = np.zeros((size[0] * size[1], int(np.prod(size[2:]))), g.dtype), g.reshape(size[0] * size[1], -1)
+    at = np.arange(len(wide))[:, None] * wide.shape[1] + places
+    return [np.asarray(c.f.added(wide, at.ravel(), rows.ravel())).reshape(size)]
 
 
 # ---------------------------------------------------------------------- pooling

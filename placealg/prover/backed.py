@@ -49,5 +49,8 @@ OBLIGATIONS: Names = {
     "invariant": ("Versions.v: steps_sound", _WHOLE), "init": ("Versions.v: steps_sound", _WHOLE),
     "random": ("no theorem: a draw is a function of its key, which is compared",),
     "schedule": ("Pipeline.v: any_order", "schedules.py"),
-    "vacuity": ("no theorem: the solver shows a model of the premises",)}
+    "vacuity": ("no theorem: the solver shows a model of the premises",),
+    "race": ("kernel/Reorder.v: race_free_printed", "kernel/Reorder.v: race_free_overlapped",
+             "kernel/Reorder.v: race_free_correct"),
+    "alias": ("no theorem: what a read finds in printed order is asked of each slot",)}
 """What is proved of a program, by obligation."""

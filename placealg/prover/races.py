@@ -1,8 +1,10 @@
 """The obligations `race` and `alias`: what events on several streams do to memory is what the printed order does.
 
 `race`: of every two accesses to one slot, one of which writes, that which is printed first has ended before the other
-begins. Then each order that the streams allow gives what the printed order gives. `alias`: in printed order no read
-finds what was written for another value that has the same slot.
+begins. Then each order that the streams allow, and each run in which unordered events overlap, gives what the printed
+order gives: `race_free_printed` and `race_free_overlapped` of proofs/coq/kernel/Reorder.v, for any happens-before.
+Which that is, of streams and waits, is `frontier.py`, and no theorem. `alias`: in printed order no read finds what was
+written for another value that has the same slot.
 
 Each pair of events is one question of linear arithmetic about the sizes, the slots of a ring and the turns of both; no
 bound stands in it. A model is replayed on the unrolled program (`simulator/streams.py`, by `check`); one that does not

@@ -3,7 +3,7 @@
 
 From Placealg Require Sums Moves Axes Rules Table Masks Microbatches Rings Versions Pipeline Equivalence Observed.
 From Placealg Require Instances Rationals.
-From Placealg.kernel Require Sound World Told.
+From Placealg.kernel Require Sound World Told Reorder.
 
 Print Assumptions Sums.sum_owner.
 Print Assumptions Sums.sum_swap.
@@ -90,3 +90,11 @@ Print Assumptions kernel.Told.stages_told.
 Print Assumptions kernel.Told.keeps_nothing.
 Print Assumptions kernel.Told.no_single_device.
 Print Assumptions kernel.Told.right_run.
+Print Assumptions kernel.Reorder.linear_extension.
+Print Assumptions kernel.Reorder.commute.
+Print Assumptions kernel.Reorder.keeps_conflicts.
+Print Assumptions kernel.Reorder.race_free_printed.
+Print Assumptions kernel.Reorder.race_free_overlapped.
+Print Assumptions kernel.Reorder.printed_run.
+Print Assumptions kernel.Reorder.race_free_correct.
+Print Assumptions kernel.Reorder.packed_again.

@@ -233,6 +233,23 @@ MUTANTS: tuple[Mutant, ...] = (
            "kernel/Loops.invariant_step"),
     Mutant("the kernel: a world in which anything is handed", "kernel/World",
            "&& same_list kind_eqb (lying_of true (value_of h)) (lying h))", ")", "kernel/World.world_handed"),
+    Mutant("the kernel: two writes alone conflict", "kernel/Reorder",
+           "touches_of b s l = true) \\/ (touches_of a s l = true",
+           "writes_of b s l = true) \\/ (writes_of a s l = true", "kernel/Reorder.commute"),
+    Mutant("the kernel: an op reads nothing", "kernel/Reorder", "existsb (fun s' => is_at e s' s l) args", "false",
+           "kernel/Reorder.framed"),
+    Mutant("the kernel: a sum does not read what it was", "kernel/Reorder", "slot_eqb s (fst q) || slot_eqb s (snd q)",
+           "slot_eqb s (fst q)", "kernel/Reorder.framed"),
+    Mutant("the kernel: a stop writes nothing", "kernel/Reorder", "negb (existsb (slot_eqb s) (disk p))", "false",
+           "kernel/Reorder.unwritten"),
+    Mutant("the kernel: what conflicts is ordered either way", "kernel/Reorder",
+           "conflict (numbered i) (numbered j) -> happens_before i j.",
+           "conflict (numbered i) (numbered j) -> happens_before i j \\/ happens_before j i.",
+           "kernel/Reorder.race_free_printed"),
+    Mutant("the kernel: what is ordered begins in order", "kernel/Reorder",
+           "happens_before i j -> before halves (Ends i) (Begins j)) ->\n  forall m",
+           "happens_before i j -> before halves (Begins i) (Begins j)) ->\n  forall m",
+           "kernel/Reorder.race_free_overlapped"),
 )
 
 

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from placealg.check.prove import prove
-from placealg.models.abstract import abstract
+import placealg as pa
 from placealg.prover.backed import OBLIGATIONS, STATES, TENSORS
 from placealg.prover.calculus.transfer import RULES
 from placealg.prover.ops.redistributions import MOVES
-from placealg.step.derive import derive
-from placealg.strategy.expression import parse_strategy
+from placealg.strategy.spec import overlay
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +37,7 @@ def table() -> str:
 
 def test_every_rule_has_a_row() -> None:
     assert set(STATES) == set(RULES) and set(TENSORS) == set(MOVES)
-    proved = prove(derive(parse_strategy("dp"), abstract()))
+    proved = pa.prove(pa.derive(overlay(pa.zero3(), {"overlap": {"waits": "fsdp2"}}), pa.abstract()))
     assert set(OBLIGATIONS) == {v.id for v in proved.obligations}
 
 

@@ -336,8 +336,8 @@ def test_rules_are_the_ops_in_real_numbers() -> None:
     """Every op runs under the recorder in float64; its rule gives the same numbers."""
     import torch
 
+    from placealg.watch.recorder.ops import numbers as numbers_of
     from placealg.watch.recorder.trace import Tracer
-    from placealg.watch.recorder.trace import numbers as numbers_of
 
     class Checked(Tracer):
         """Keeps what every op wrote, too."""

@@ -37,9 +37,10 @@ from placealg.watch.recorder.batches import in_turn, kept, replayed, together
 from placealg.watch.recorder.feed import Feed
 from placealg.watch.recorder.meshes import axes_of_mesh, backend
 from placealg.watch.recorder.observe import Observation, observe
+from placealg.watch.recorder.ops import unwrapped
 from placealg.watch.recorder.parameters import is_flat, local
 from placealg.watch.recorder.shadows import digest, storage_sum
-from placealg.watch.recorder.trace import Followed, tracing, unwrapped
+from placealg.watch.recorder.trace import Followed, tracing
 from placealg.watch.seen import UNFOLLOWED, RankSeen, Seen
 
 BY_ITSELF = "a stage sends by itself, and not by a schedule of torch.distributed.pipelining"

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, is_traceable_wrapper_subclass_type
 
 from placealg.measure.count import tensors
+from placealg.watch.lift.rules import RULES
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.nodes import Node, below
 from placealg.watch.recorder.shadows import PLACES, Region, Shadows
@@ -155,3 +157,26 @@ def of_script(file: str) -> bool:
     if file.startswith((TORCH_FOLDER, OWN_FOLDER)):
         return False
     return "site-packages" in file or not file.startswith((LIBRARY, "<"))
+
+
+@lru_cache(maxsize=4096)
+def decomposed(func: Any) -> Any:
+    """The ops of which one consists that no rule covers, as torch writes it by others; None if it does not."""
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    covered = name in RULES or name.startswith("_foreach_") or torch.Tag.nondeterministic_seeded in func.tags
+    return None if func.namespace != "aten" or covered or mutates(func) else decomposition_table.get(func)
+
+
+def numbers(tensor: Tensor) -> Any:
+    """The numbers of a tensor; such as numpy has no type for, in float32."""
+    flat = tensor.detach().cpu().clone()  # numpy would pin the storage to its size
+    if flat.dtype in (torch.bfloat16, torch.float16) or "float8" in str(flat.dtype):
+        flat = flat.float()
+    return flat.resolve_conj().numpy()
+
+
+def unwrapped(tensor: Any) -> Tensor:
+    """A tensor without what the transforms of `torch.func` put around it."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor

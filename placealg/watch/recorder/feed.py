@@ -118,11 +118,13 @@ class Feed(TorchFunctionMode):
         """The rows of some parts; None for what the single device has made of such rows.
 
         What is the same on all ranks is rows if there are `count` of them, as of what the model is given; else it is a
-        mask, say.
+        mask, say, or numbers that count on, such as positions.
         """
         every = parts[:1] if self.turns else parts
         if own.dtype == parts[0].dtype and own.shape == parts[0].shape:
-            alike = all(same(p, parts[0]) for p in every) and len(own) != count and (own.dim() > 1 or len(own) % count)
+            counts = not own.is_floating_point() and own.dtype != torch.bool and bool((own.diff() == 1).all())
+            alike = all(same(p, parts[0]) for p in every) and len(own) != count and (
+                own.dim() > 1 or len(own) % count or counts)
             return parts[0] if alike else torch.cat(every)
         if own.dtype != parts[0].dtype or own.shape != (sum(map(len, every)), *parts[0].shape[1:]):
             raise Unfed("the script hands other tensors to its model there than on the ranks")

@@ -279,7 +279,7 @@ class Recorder(TorchDispatchMode):
                  before: list[Region]) -> None:
         """An op that is followed no further: a node for everything that it makes."""
         name, task = func._schema.name, self.task
-        known = torch.Tag.pointwise in func.tags or func.namespace in ("aten", "profiler")
+        known = torch.Tag.pointwise in func.tags or func.namespace in ("aten", "prims", "profiler")
         known = known and not (self.in_optimizer and may_move(func, inputs, written))
         if task != -1:
             self.seeds.meet(task, name, inputs, written, before, args[2] if name == ROWS else 0)

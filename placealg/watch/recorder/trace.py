@@ -54,6 +54,7 @@ class Tracer(TorchDispatchMode):
         self.modules: list[str] = []
         self.lines: dict[int, str] = {}
         self._sequence = -1
+        self.kinds: dict[Any, bool] = {}
 
     def begin_again(self) -> None:
         """The step begins here: what ran so far has brought new weights, or made a batch."""
@@ -177,7 +178,7 @@ class Tracer(TorchDispatchMode):
             if name.partition("::")[2].startswith("wait_tensor"):
                 self.arrived(list(tensors(args)))
             return made
-        if (inside := decomposed(func)) is not None:
+        if (inside := decomposed(func)) is not None and self.real(func, args, kwargs):
             with self:
                 made = inside(*args, **kwargs)
             if made is not NotImplemented:
@@ -190,6 +191,13 @@ class Tracer(TorchDispatchMode):
         if told is not None:
             self.told(self.after, func, args, kwargs, made, *told)
         return made
+
+    def real(self, func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether an op that writes none of its arguments makes numbers, and not whole ones or truth values alone."""
+        if func not in self.kinds:
+            with _disable_current_modes():
+                self.kinds[func] = any(t.is_floating_point() for t in tensors(func(*args, **kwargs)))
+        return self.kinds[func]
 
     def told(self, part: Any, func: Any, *args: Any) -> Any:
         """What a part of the recorder says of an op: where it fails the run goes on, and nothing is claimed of it."""

@@ -220,6 +220,23 @@ def test_draws_that_one_tensor_meets_are_told_apart_by_their_order(lost: bool, v
     assert told.verdict == verdict
 
 
+@pytest.mark.parametrize(("name", "verdict"), [("aten::add_", UNSEEN), ("aten::mul_", CONFORMS)])
+def test_noise_that_is_added_to_zeros_is_noise(name: str, verdict: str) -> None:
+    """Elements that all are zero get other noise each; of what they are multiplied by nothing is left."""
+    zeros, noise = at(7), at(9)
+    made = [Op("aten::zeros", {}, zeros, (), "", "forward"),
+            Op("aten::randn", {}, noise, (), "", "forward", (np.array([0.1, 0.2, 0.3], np.float32),)),
+            Op(name, {"self": zeros, "other": noise, **({"alpha": 1} if "add" in name else {})}, zeros, ("self",), "",
+               "forward"),
+            Op("aten::add_", {"self": at(WEIGHTED), "other": zeros, "alpha": 1}, at(WEIGHTED), ("self",), "",
+               "forward")]
+
+    def draws(ops: list[Op]) -> list[Op]:
+        return [o for op in ops for o in ([*made, op] if op.name == "aten::add_" and op.phase == "backward" else [op])]
+    told = judge([step(r, ROWS[r], draws) for r in range(RANKS)], step(-1, (*ROWS[0], *ROWS[1]), draws), around=(0,))
+    assert told.verdict == verdict
+
+
 @pytest.mark.parametrize(("met", "verdict"), [("aten::where", UNSEEN), ("aten::relu_", CONFORMS)])
 def test_truth_values_that_hang_on_what_was_drawn_are_this_run_s_alone(met: str, verdict: str) -> None:
     """Whether an element behind a dropout is positive is known of no other run; a function of it is a function."""

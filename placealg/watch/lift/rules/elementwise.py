@@ -40,14 +40,14 @@ def _mul(c: Call) -> Values:
     first, second = c.raw("self"), c.raw("other")
     if c.is_complex("self") or c.is_complex("other"):
         return _complex_product(c)
-    _meet(c)
+    _meet(c, product=True)
     x, y = c.of(first), c.of(second)
     if first == second and isinstance(first, Place):
         return [c.f.square(x)]
     return [c.f.mul(x, y)]
 
 
-def _meet(c: Call) -> None:
+def _meet(c: Call, product: bool = False) -> None:
     """What was drawn meets what it is multiplied by or added to: it is an unknown of the element that each draw meets.
 
     Elements that are equal are told apart, as far as `memory.apart` says, by the last dims in which they stand, and the
@@ -69,7 +69,7 @@ def _meet(c: Call) -> None:
         c.memory.met[met.store] = before + 1
         each = _grouped(c, x, scale.shape)
         key = c.f.oracle("of a draw", _told_apart(c, each), np.array(before)) if before else _told_apart(c, each)
-        mask, some = c.f.oracle("mask", key), each.ravel() != 0
+        mask, some = c.f.oracle("mask", key), (each.ravel() != 0) | (not product)  # of zeros nothing is left
         c.memory.masks.append((key.ravel()[some], drawn.ravel()[some], c.op.line))
         c.memory.drawn.append((drawn, mask))
     c.memory.put(noise, c.f.mul(mask, scale))

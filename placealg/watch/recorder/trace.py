@@ -178,7 +178,7 @@ class Tracer(TorchDispatchMode):
             if name.partition("::")[2].startswith("wait_tensor"):
                 self.arrived(list(tensors(args)))
             return made
-        if (inside := decomposed(func)) is not None and self.real(func, args, kwargs):
+        if (inside := decomposed(func)) is not None and self.makes_numbers(func, args, kwargs):
             with self:
                 made = inside(*args, **kwargs)
             if made is not NotImplemented:
@@ -192,7 +192,7 @@ class Tracer(TorchDispatchMode):
             self.told(self.after, func, args, kwargs, made, *told)
         return made
 
-    def real(self, func: Any, args: Any, kwargs: Any) -> bool:
+    def makes_numbers(self, func: Any, args: Any, kwargs: Any) -> bool:
         """Whether an op that writes none of its arguments makes numbers, and not whole ones or truth values alone."""
         if func not in self.kinds:
             with _disable_current_modes():

@@ -345,6 +345,20 @@ def test_a_number_that_python_made_of_the_same_elements_is_the_single_device_s(n
     assert told.verdict == verdict
 
 
+def test_numbers_that_are_read_from_what_nobody_can_follow_are_not_the_single_device_s() -> None:
+    """All read what an op without a rule has made, and multiply by numbers that are near."""
+    def read(by: float) -> Callable[[list[Op]], list[Op]]:
+        def change(ops: list[Op]) -> list[Op]:
+            other = at(7)
+            return [*ops[:-1], Op("aten::nothing_like_it", {"self": at(G)}, other, (), "train.py:7"),
+                    Op("aten::_local_scalar_dense", {"self": Place(7, 0, (), (), "float32", 4)}, None, (), "train.py:8",
+                       number=0.5718281),
+                    Op("aten::mul_", {"self": at(G), "other": by}, at(G), ("self",), "train.py:9"), ops[-1]]
+        return change
+    ranks = [step(r, ROWS[r], read((0.37182812345, 0.37182799123)[r])) for r in range(RANKS)]
+    assert judge(ranks, step(-1, (*ROWS[0], *ROWS[1]), read(0.37182812345))).verdict == UNSEEN
+
+
 def test_sums_of_which_nothing_is_known_are_not_alike() -> None:
     """Two ranks that give what nobody can follow, or whole numbers, give nothing that says which tokens they read."""
     def lost(ops: list[Op]) -> list[Op]:

@@ -98,8 +98,8 @@ def _judge(ranks: Sequence[Trace], single: Trace, numbers: Field, keep: bool, al
     _compare(told, runs, alone, starts)
     for name in dict.fromkeys(n for r in runs for n in r.trace.final if starts.label(n) not in single.named):
         told.unseen.append(Finding("the single device has none of this name", name))
-    steering = [Finding(f"a number that is read from a tensor ({next(iter(r.read))}) may be in what follows",
-                        rank=r.rank) for r in runs if r.odd]
+    steering = [Finding(f"a number that is read from a tensor ({r.reads}) may be in what follows", rank=r.rank)
+                for r in runs if r.odd]
     made = [r.derived for r in runs]
     if handed and alone.derived not in (sum(made), *(made[:1] if len(set(made)) == 1 else ())):
         steering.append(Finding("what models have made was handed to the single device as data"))

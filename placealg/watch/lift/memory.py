@@ -94,6 +94,10 @@ class Memory:
             found[..., 1] = self.field.neg(found[..., 1])
         return found
 
+    def hangs_on_draws(self, place: Place) -> bool:
+        """Whether what stands in a place is, or depends on, what was drawn: it is that of this run alone."""
+        return place.store in self.by_chance or place.store in self.chancy or place.store in self.random
+
     def put(self, place: Place, value: Any) -> None:
         """Write the elements of a place."""
         if not place.floating and place.dtype != "uint8":  # which may be the bytes of others

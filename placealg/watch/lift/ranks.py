@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -34,10 +35,10 @@ class Run:
     at: int = 0
     values: list[Value] = field(default_factory=list)
     pending: dict[int, int] = field(default_factory=dict)
-    read: dict[str, dict[int, float]] = field(default_factory=dict)
-    """Line where numbers were read from a tensor -> its elements, and their numbers."""
-    numbers: set[float] = field(default_factory=set)
-    """Numbers that ops were given, but for short fractions."""
+    read: dict[int, float] = field(default_factory=dict)
+    """Element that was read from a tensor -> its number."""
+    reads: str = ""
+    """The line where one was read first."""
     odd: bool = False
     """Whether an op was given a number, after one was read, that is none of the single device's."""
     gradients: dict[str, Array | None] = field(default_factory=dict)
@@ -61,6 +62,11 @@ class Run:
     def unseen(self) -> dict[str, str]:
         """What could not be followed -> its line."""
         return self.memory.unseen
+
+    @cached_property
+    def numbers(self) -> frozenset[float]:
+        """The numbers that its ops are given, but for short fractions."""
+        return frozenset(n for op in self.trace.ops for n in numbers_in(op))
 
     @property
     def rank(self) -> int:
@@ -149,8 +155,7 @@ class World:
         for store in op.lost:
             if store in one.memory.stores:
                 one.memory.stores[store][1].fill(UNKNOWN)
-        by_chance = noise(op) or any(p.store in one.memory.by_chance or p.store in one.memory.random for p in op.read)
-        if by_chance:  # whole numbers and truth values that are made of these are those of this run alone
+        if chances(op) or any(one.memory.hangs_on_draws(p) for p in op.read):
             one.memory.by_chance.update(p.store for p in op.written if p.floating)
             one.memory.chancy.update(p.store for p in op.written if not p.floating and p.dtype != "uint8")
         if communicates(op):
@@ -163,8 +168,6 @@ class World:
         if not written:
             return
         if not any(p.floating or p.dtype == "uint8" for p in written):
-            if chances(op) or any(p.store in one.memory.chancy or p.store in one.memory.random for p in op.read):
-                one.memory.chancy.update(p.store for p in written)
             return
         op = self.with_numbers(one, op)
         drawn = self.carried(one, op, written)
@@ -245,22 +248,22 @@ class World:
             known = self.field.numbers_of(np.asarray(op.number), place.dtype)
             mine = one.memory.get(place).reshape(known.shape)
             if not np.array_equal(mine, known):
-                numbers = zip(mine.ravel().tolist(), np.asarray(op.number, np.float64).ravel().tolist(), strict=True)
-                one.read.setdefault(op.line or op.name, {}).update(numbers)
+                one.reads = one.reads or op.line or op.name
+                one.read.update(zip(mine.ravel().tolist(), np.asarray(op.number, np.float64).ravel().tolist(),
+                                    strict=True))
 
     def with_numbers(self, one: Run, op: Op) -> Op:
         """An op, of which a number that Python may have made of one that was read is the single device's.
 
         Both have read the same elements, and made the same of them but for rounding, if all that a rank has read the
-        single device has read as well, and one number alone of its own is near.
+        single device has read as well, nothing of it is unknown, and one number alone of its own is near.
         """
-        mine = set(numbers_in(op))
-        one.numbers |= mine
-        strange = mine - self.single.numbers if self.single is not None and one.read else ()
-        if not strange or self.single is None:
+        if self.single is None or not one.read:
             return op
-        theirs = {e: n for every in self.single.read.values() for e, n in every.items()}
-        alike = all(near(n, theirs.get(e)) for every in one.read.values() for e, n in every.items())
+        strange = set(numbers_in(op)) - self.single.numbers
+        if not strange:
+            return op
+        alike = UNKNOWN not in one.read and all(near(n, self.single.read.get(e)) for e, n in one.read.items())
         meant = {n: [s for s in self.single.numbers if near(n, s)] for n in strange} if alike else {}
         if not meant or any(len(s) != 1 for s in meant.values()):
             one.odd = True

@@ -81,9 +81,14 @@ def _grouped(c: Call, x: Array, shape: tuple[int, ...]) -> Array:
     over = tuple(d for d, n in enumerate((1,) * (len(whole) - len(shape)) + shape) if n == 1 < whole[d])
     if not over:
         return np.broadcast_to(x, shape)
-    sizes = tuple(whole[d] if d in over else 1 for d in range(len(whole)))
-    place = c.f.leaf("place", np.arange(int(np.prod(sizes, dtype=np.int64)))).reshape(sizes)
-    return c.f.oracle("of a group", c.f.sum(c.f.mul(np.broadcast_to(x, whole), place), over, True)).reshape(shape)
+    return c.f.oracle("of a group", _together(c, np.broadcast_to(x, whole), over)[0]).reshape(shape)
+
+
+def _together(c: Call, x: Array, over: tuple[int, ...]) -> tuple[Array, Array]:
+    """(one element for all that stand along some dims, the place of each of them among these)."""
+    sizes = tuple(n if d in over else 1 for d, n in enumerate(x.shape))
+    place = np.arange(int(np.prod(sizes, dtype=np.int64))).reshape(sizes)
+    return c.f.sum(c.f.mul(x, c.f.leaf("place", place)), over, True), place
 
 
 def _told_apart(c: Call, x: Array) -> Array:
@@ -91,10 +96,8 @@ def _told_apart(c: Call, x: Array) -> Array:
     dims = min(c.memory.apart, x.ndim)
     if not dims:
         return x
-    block = int(np.prod(x.shape[x.ndim - dims:], dtype=np.int64))
-    rows, place = x.reshape(-1, block), np.arange(block)
-    around = c.f.sum(c.f.mul(rows, c.f.leaf("place", place)), (1,), True)
-    return c.f.oracle("of a place", rows, around, place).reshape(x.shape)
+    around, place = _together(c, x, tuple(range(x.ndim - dims, x.ndim)))
+    return c.f.oracle("of a place", x, around, place)
 
 
 def _complex_product(c: Call) -> Values:

@@ -94,7 +94,7 @@ torch: $(TORCH)/.stamp  ## PyTorch run for real, held against the formulas, the 
 	$(TORCH)/bin/python -m pytest -q -m "torch and not slow" tests/watch/test_watch_torch.py tests/watch/test_lift_torch.py tests/watch/test_lift_rules.py; \
 	code=$$?; wait $$tables || code=1; cat $$log; rm $$log; exit $$code
 
-torch-slow: $(TORCH)/.stamp  ## 8 processes of every run; of every set-up that is watched the weights, and a recorder without an op: each that moves elements, one pair in SHARE of the others; and the faults that `torch` leaves (SHARE=1: all, two hours)
+torch-slow: $(TORCH)/.stamp  ## 8 processes of every run; every set-up that is watched, and of each a recorder without an op: each that moves elements, one pair in SHARE of the others; and the faults that `torch` leaves (SHARE=1: all, two hours)
 	$(TORCH)/bin/python tests/measure/torch_tables.py --every
 	PLACEALG_SHARE=$(SHARE) PLACEALG_ASSURE='torch-slow' $(TORCH)/bin/python -m pytest -q -m "torch and slow" tests/watch/test_watch_torch.py tests/watch/test_lift_torch.py
 

@@ -145,7 +145,7 @@ def _judged(strategy: Strategy, model: Model, seen: Seen, edits: Sequence[Edit],
             return Conformance(verdict=DIFFERS, gap="what differs is in no collective, factor or sum that was "
                                "recorded: it is in what ops compute", **said)
         if seen.lifted is None:
-            beside = Unseen("", f"what ops compute: {seen.alone or NO_SINGLE_DEVICE}")
+            beside = Unseen("", "what ops compute" + ("" if seen.alone else f": {NO_SINGLE_DEVICE}"))
             said["comparison"] = replace(comparison, unseen=(*comparison.unseen, beside))
         conforms = seen.settled and not comparison.unseen
         return Conformance(verdict=CONFORMS if conforms else UNSEEN, **said)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from placealg.measure.count import NAMESPACES, tensors
 from placealg.watch.recorder import tables
 from placealg.watch.recorder.collectives import IN_PLACE, SILENT, Call, call_of, source_of, work_of
-from placealg.watch.recorder.hooks import Hooks
+from placealg.watch.recorder.nested import Nested
 from placealg.watch.recorder.nodes import Node, parents_of, shares_of
 from placealg.watch.recorder.numbers import alone, factor_of, given
 from placealg.watch.recorder.ops import (
@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):
         self.nodes: list[Node] = [Node("zero", "zero"), Node("torn", "bytes of several origins")]
         self.messages: list[Message] = []
         self.shadows = Shadows(self._stranger)
-        self.hooks = Hooks()
+        self.nested = Nested()
         self.modules: list[str] = []
         self.module_of: dict[int, str] = {}
         self.tasks: dict[int, int] = {}
@@ -74,7 +74,7 @@ class Recorder(TorchDispatchMode):
         raw = torch._C._current_graph_task_id()
         if raw == -1:
             return -1
-        return self.tasks.setdefault(raw if self.hooks.outer == -1 else self.hooks.outer, len(self.tasks))
+        return self.tasks.setdefault(raw if self.nested.outer == -1 else self.nested.outer, len(self.tasks))
 
     @property
     def phase(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 
-class Hooks:
+class Nested:
     """Hears which backward begins inside another; `outer` is torch's number of that one, -1 if there is none."""
 
     def __init__(self) -> None:

@@ -70,7 +70,7 @@ def observe(model: nn.Module | Sequence[nn.Module], mesh: DeviceMesh | Mapping[s
     observation, began = Observation(), time.process_time()
     watched.begin(recorder)
     observation._again = lambda: watched.begin_again(recorder)
-    with listening(recorder, watched.models), recorder.hooks.listening(), watched.hooks(recorder), recorder:
+    with listening(recorder, watched.models), recorder.nested.listening(), watched.hooks(recorder), recorder:
         yield observation
     watched.end(recorder)
     own = watched.rank_seen(recorder, rank, place)
